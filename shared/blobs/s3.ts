@@ -5,7 +5,7 @@
  * stream fails. If a read breaks off, then it continues at the next missing byte, and only in the same version of the object.
  *
  * Failed requests are retried for some seconds. After that, callers receive `overloaded`, marked as an infrastructure error. Such an error
- * uses no attempt of a job, so no accepted job fails because of S3.
+ * uses no attempt of a job, so an outage of S3 fails no accepted job.
  *
  * Credentials come from the standard chain of the AWS SDK: environment, shared files, web identity, container and instance roles.
  */

@@ -80,8 +80,8 @@ interface SlotUse {
  * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a synchronization only if it might
  * exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
- * Only requests that create work are counted, so reads, polls and cancels are never refused because of running calls. Long polls and event streams
- * have a limit of their own, because they stay open.
+ * Only requests that create work are counted, so running calls never cause the refusal of a read, poll or cancel. Long polls and event streams have a
+ * limit of their own, because they stay open.
  *
  * Calls and durable jobs of a project share a concurrency limit over the whole fleet (docs/operate/keys.md, What runs at once). A call increments the
  * shared counter, then reads the number of running calls and jobs. A claim of a durable job reads both numbers under a lock of the tenant. The last

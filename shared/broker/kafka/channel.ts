@@ -136,7 +136,8 @@ export class ChannelReceiver implements Receiver {
     // The minimum time between two fetches is measured from request to request. After a fetch that takes longer, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    // Rotates the order of the partitions. A response has a maximum size, so it may lack the last partitions of the order.
+    // Rotates the order of the partitions. A response has a maximum size, so it may lack the last partitions of the order, which must not always be
+    // the same.
     poll.positions.push(...poll.positions.splice(0, 1))
     await this.#take(poll.positions, answers)
     return false

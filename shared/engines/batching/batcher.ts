@@ -4,7 +4,7 @@ import { withoutBaggage } from '#shared/telemetry/context.ts'
 import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 export interface BatcherOptions extends BatchBounds {
-  /** Maximum time in ms for which an input waits until other inputs fill its batch, although a call could be made at once. */
+  /** Maximum time in ms for which an input waits for other inputs to fill its batch, while a call could be made at once. */
   readonly waitMs: number
   readonly callsMax: number
   /** Runs the call of a batch in a span, with links to the calls whose inputs the batch contains. Default: without a span. */

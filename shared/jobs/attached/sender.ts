@@ -195,8 +195,8 @@ export class Sender {
   }
 
   /**
-   * Returns the prefetch of a pool. A worker's last heartbeat may still report a slot as free although this ingress has sent a job for it since. The
-   * number of free slots is therefore limited to all slots minus the running jobs of this ingress.
+   * Returns the prefetch of a pool. The last heartbeat of a worker may report a slot as free that a job of this ingress has taken since. The number of
+   * free slots is therefore limited to all slots minus the running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
@@ -230,7 +230,7 @@ export class Sender {
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {
-      // The error is ignored if the record arrived nevertheless and its attempt runs, or if the job has a newer attempt.
+      // The error is ignored in two cases: the record arrived in spite of the error and its attempt runs, or the job has a newer attempt.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
       // The broker is unreachable, so the job waits at the head of the fair queue.

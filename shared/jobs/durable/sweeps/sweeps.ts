@@ -43,7 +43,7 @@ const SEARCH = { olderThanMs: 300_000, limit: 5 }
 /** Minimum fraction of free slots at which workers count as idle. Busy workers also have a few free slots between two jobs. */
 const IDLE_SHARE = 0.25
 
-/** Queued jobs are republished because of idle workers only if the workers were idle in this number of consecutive sweeps. */
+/** Number of consecutive sweeps in which workers must be idle while jobs are queued. Only then do the records of these jobs count as lost. */
 const IDLE_TURNS = 3
 
 /** Time in ms without records on the control channel after which the reported free slots count as outdated. */
@@ -291,8 +291,8 @@ export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: 
 } {
   if (hasClaimer) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
-  // Several idle runs are required, because free slots alone prove no loss. Jobs of low priority may wait although slots are free, while the
-  // interactive lane has a little work.
+  // Several idle runs are required, because free slots alone prove no loss. Example: while the interactive lane has a little work, jobs of low
+  // priority wait although slots are free.
   if (idleRuns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
   return SEARCH
