@@ -108,7 +108,10 @@ export function JobScreen({ id }: { readonly id: string }) {
   )
 }
 
-/** Model and endpoint, as in the title of a request. The model of a batch's job differs from that of its requests. */
+/**
+ * Model and endpoint, as in the title of a request. The title for the job of a batch has neither, because its model differs from that of
+ * its requests.
+ */
 function titleOf(job: AnyJob): string {
   return isBatch(job) ? 'Job of a batch' : [job.model, job.endpoint.replace('/v1/', '')].join(', ')
 }

@@ -61,7 +61,7 @@ function tokensOf(usage: unknown): string {
     .join(' → ')
 }
 
-/** The events of a job in order, followed by its present state until it ends. */
+/** The events of a job in order. Until the job has ended, its present state follows. */
 export function Timeline({ followed }: { readonly followed: FollowedJob }) {
   const job = followed.job.value ?? followed.operatorJob.value
   if (!job) return null

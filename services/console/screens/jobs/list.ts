@@ -174,7 +174,7 @@ export function shownStatusOf({ status, run_at, attempt }: AnyJob): string {
   return attempt === 0 ? 'scheduled' : 'retrying'
 }
 
-/** Returns the time until a job starts, such as `in 2 h`. Empty if it waits for no time. */
+/** Returns the time until a job starts, such as `in 2 h`. Empty if the job does not wait for a time. */
 export function dueText({ status, run_at }: AnyJob): string {
   if (status !== 'queued' || run_at === null) return ''
   const left = run_at - serviceNow()

@@ -63,7 +63,7 @@ export function Usage() {
     try {
       const [times, groups, parts, compared] = await Promise.all([
         ...[fetchBy(view.unit), fetchBy(view.by), fetchBy('project,key,model')],
-        // Without the earlier hours, which are stored for some days, the page has no changes.
+        // Hours are stored for some days only. If the compared hours are deleted, then the page shows no changes in percent.
         fetchCompared().catch(() => undefined),
       ] as const)
       batch(() => {
