@@ -184,7 +184,7 @@ class Run {
   /** Returns the queries that are derived without a model. Sets the term weights, if a backend can count terms over its whole corpus. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
-    // If an index is incomplete, then terms are not counted, because counting would wait for the index. The run has already waited once.
+    // If an index is incomplete, then terms are not counted. Counting would wait for the index, and the run has already waited for it once.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
     const words = [...vocabulary].map(([term, word]) => searchFormOf(term, word))

@@ -95,7 +95,7 @@ export async function follow(
     stopPolling?.()
     view.close()
   }
-  // A newer service may return a final status that this version does not support.
+  // A newer service may return a final status that this version does not support. Such a status counts as a failure.
   return exitCodeOf(ended) ?? EXIT.failed
 }
 

@@ -43,7 +43,7 @@ const PROJECTS_MAX = 1_000
 const FAILING_MAX = 10
 const ROWS_MAX = 100
 const HOUR_MS = 3_600_000
-/** Maximum time in ms after which an ended call is in the request log. */
+/** An ended call is in the request log after at most this time in ms. */
 const LOG_DELAY_MS = 60_000
 /**
  * Maximum number of hours that are searched for the start of a model's failures. The search goes back from the window in which the model

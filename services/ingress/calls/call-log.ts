@@ -188,7 +188,8 @@ export class CallLog {
       errorParam: null,
       ...error,
       ...attempts,
-      // The attempts are limited, so the last message may be in the error only.
+      // The number of recorded attempts is limited. The message of the last attempt is therefore read from the error of the call, if there
+      // is one.
       upstreamMessage: error?.upstreamMessage ?? attempts.upstreamMessage,
       queueMs: facts.queue_ms ?? null,
       firstOutputMs: facts.first_output_ms ?? null,

@@ -244,8 +244,8 @@ export class Cors {
    */
   answer({ method, headers }: IncomingMessage, res: ServerResponse): boolean {
     if (!this.#origins) return false
-    // The `vary` header is also set for other origins. Otherwise a cache could return an answer without CORS headers to
-    // an allowed page.
+    // The `vary` header is also set for origins that are not allowed. Otherwise a cache could return their answers, without CORS headers,
+    // to an allowed page.
     if (!this.#isOpen) res.setHeader('vary', 'Origin')
     const { origin } = headers
     if (origin === undefined || !this.#allows(origin)) return false

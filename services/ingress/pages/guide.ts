@@ -203,7 +203,7 @@ function relink(token: Token, folder: string): void {
 function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
   const cells = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
     row.map(({ tokens }, i) => `<${tag} class="${align[i] ?? 'left'}">${this.parser.parseInline(tokens)}</${tag}>`)
-  // A row of an error code has the code as its id, so that pages can link to the row.
+  // The id of a row with an error code is this code, so that pages can link to the row.
   const idOf = ([first]: readonly Tokens.TableCell[]) =>
     header[0]?.text === 'Code' ? ` id="${first?.text.replaceAll('`', '')}"` : ''
   const line = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>

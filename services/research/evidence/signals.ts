@@ -70,7 +70,7 @@ const WEIGHTS = {
   passage: 1.51,
   /** Share of the weight of the question's terms that occurs in the best passage of the source. */
   source: 0.52,
-  /** 1 / (1 + rank) of the source. The source of the best passage has rank 0. */
+  /** 1 / (1 + r) for a source with the rank r. The source of the best passage has the rank 0. */
   sourceRank: 0.49,
   /** Share of the weight of the question's terms that occurs in the sentence and its neighbours (see {@link WINDOW}). */
   window: 0.83,
