@@ -23,7 +23,7 @@ import { ENDED, failuresOf, HEAD_BYTES, type Table, tableOf } from './table.ts'
 const CHAT = '/v1/chat/completions'
 const CHARS_PER_TOKEN = 4
 const PREVIEW_CHARS = 200
-/** Maximum columns and characters of their first cells below the prompt. */
+/** Maximum number of columns that are listed below the prompt, each with its first cell, and maximum characters of this cell. */
 const COLUMNS_SHOWN = 20
 const CELL_CHARS = 24
 const POLL_INTERVAL_MS = 500

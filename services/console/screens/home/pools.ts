@@ -100,7 +100,7 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
   }
 }
 
-/** @param parents Jobs that wait for their child jobs. A pool with such jobs is active, although they have no slot */
+/** @param parents Jobs that wait for their child jobs. A pool with such jobs is active, although the jobs have no slot */
 export function poolStatus({
   isPaused,
   slots,

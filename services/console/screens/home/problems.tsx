@@ -259,7 +259,7 @@ export function factsOf({ summary, since, trend }: Finding): string {
   const { failed, calls, is_lower_bound, last_failure_at, previous_hour } = trend
   const start = `Failing since ${sinceText(since)} (${ageText(since)})`
   const last = `last failure ${sinceText(last_failure_at)}`
-  // Within the first hour, the counts since the start equal those of the last hour.
+  // Within the first hour, the counts since the start equal those of the last hour, so the counts are shown only once.
   if (!previous_hour) return `${start}, ${last}. ${capitalized(summary ?? '')}`
   const least = is_lower_bound ? 'at least ' : ''
   const counts = `${least}${countText(failed)} of ${countText(calls)} calls failed`

@@ -118,7 +118,7 @@ interface NowProps {
   readonly since: number
 }
 
-/** Start of the present state: of the last attempt, or of the last return to the queue. */
+/** Start of the present state of a job: the start of the last attempt, or the last return to the queue. */
 function startOf({ created_at }: AnyJob, lines: readonly Line[]): number {
   return lines.findLast(({ type }) => ['job.started', 'job.retrying', 'job.queued'].includes(type))?.at ?? created_at
 }
