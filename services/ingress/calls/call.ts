@@ -241,7 +241,10 @@ export interface JobEndpoint {
   describe(): Promise<EndpointReference>
   readonly format: WireFormat
   readonly kind: Kind
-  /** Body fields that the API defines, for the header that names all others. Undefined if the endpoint refuses other fields. */
+  /**
+   * Body fields that the API defines. The header `x-unknown-parameters` of the answer names all other fields of a body. Undefined if the
+   * endpoint refuses other fields.
+   */
   readonly fields?: object
   /**
    * True if every call becomes a durable job. If the caller waits for the answer, then closing the connection still

@@ -119,8 +119,8 @@ export class PartialMessage {
 }
 
 /**
- * Empties the buffers of `ws` through its internal fields, because its API has no such method and a client may delay
- * the close.
+ * Empties the buffers of `ws`. Otherwise the buffers would stay in memory until the close, which a client may delay. Internal fields are
+ * set, because the API of `ws` has no method for this.
  */
 function forgetUnfinished(ws: WebSocket): void {
   const { _receiver: receiver } = ws as unknown as { _receiver?: object }

@@ -93,7 +93,10 @@ export async function batchResults(context: IngressContext, call: Call): Promise
 
 const NAME_CHARS_MAX = 100
 
-/** Name of a batch in the names of its downloads: that of its table or input file, without the extension, otherwise its id. */
+/**
+ * Name of the files that are downloaded from a batch. This is the name of its table or input file without the extension, or else the id of
+ * the batch.
+ */
 async function nameOf(context: IngressContext, { id, tenant, metadata }: DurableJob, { request }: BatchDetails) {
   const file = metadata.name === undefined && request.input_file_id
   const stored = file ? await ifStored(getFile(requireFiles(context), tenant, file)) : undefined
