@@ -230,7 +230,7 @@ export class Sender {
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {
-      // If the record arrived in spite of the error and its attempt runs, or if the job has a newer attempt, then the error is ignored.
+      // The error is ignored if the record arrived in spite of it and its attempt runs, or if the job has a newer attempt.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
       // The broker is unreachable, so the job waits at the head of the fair queue.
