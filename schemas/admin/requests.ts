@@ -44,6 +44,10 @@ export const ListRequests = z.object({
   until: Time.describe('Only requests that ended before this time, in Unix seconds'),
   min_duration_ms: z.coerce.number().int().min(0).max(1e12).optional().describe('Minimum duration in milliseconds'),
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
+  count: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe('true: adds `total`, the number of requests that match. Ignored with `after`'),
   after: z
     .string()
     .regex(/^\d{1,15}_\d{1,15}$/, 'must be the last_id of a page')
@@ -191,7 +195,21 @@ export const RequestAnswer = z.object({
 })
 export type RequestAnswer = z.infer<typeof RequestAnswer>
 
-export const RequestListAnswer = listOf(RequestAnswer)
+const LogSince = z
+  .number()
+  .nullable()
+  .default(null)
+  .describe('End of the oldest request in the log, in Unix seconds. Usage is stored for longer. null: the log is empty')
+
+export const RequestListAnswer = listOf(RequestAnswer).extend({
+  total: Count.nullable().default(null).describe('Number of requests that match, with `count=true`'),
+  total_is_lower_bound: z
+    .boolean()
+    .default(false)
+    .describe('true: more requests may match, because a count reads at most 10,000 rows'),
+  log_since: LogSince,
+})
+export type RequestListAnswer = z.infer<typeof RequestListAnswer>
 
 /** Failed requests with equal project, key, model, status and error code. */
 const RequestFailures = z.object({
@@ -218,6 +236,7 @@ export const RequestFailuresListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(RequestFailures).describe('The most frequent failures first'),
   has_more: z.boolean().describe('true: only the newest 100,000 failed requests were counted'),
+  log_since: LogSince,
 })
 
 /** A synchronous call that waits or runs now. */

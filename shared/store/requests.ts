@@ -180,6 +180,15 @@ export interface OutcomePage {
   readonly next: RequestCursor | null
 }
 
+/** Maximum rows that a count reads. */
+export const COUNTED_MAX = 10_000
+
+export interface RequestCount {
+  readonly count: number
+  /** Whether more requests may match than were read. */
+  readonly isLowerBound: boolean
+}
+
 export interface RequestLog {
   /** Adds rows. A row with the id and start time of a stored row is ignored. A batch of rows may therefore be sent again after a lost response. */
   add(rows: readonly RequestRow[]): Promise<void>
@@ -200,6 +209,10 @@ export interface RequestLog {
    * @param hasUpstreamMessages Whether messages of upstream servers replace those that callers received
    */
   outcomes(query: Omit<RequestQuery, 'limit'>, hasUpstreamMessages?: boolean): Promise<OutcomePage>
+  /** Counts the requests that match the query, up to {@link COUNTED_MAX}. The limit of the query is ignored. */
+  count(query: Omit<RequestQuery, 'limit'>): Promise<RequestCount>
+  /** End of the oldest request in the log. Undefined if the log is empty. */
+  startsAtMs(): Promise<number | undefined>
   addBodies(rows: readonly RequestBodies[]): Promise<void>
   findBodies(id: string): Promise<RequestBodies | undefined>
   /**

@@ -24,6 +24,7 @@ import {
 } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { durationText } from '#shared/lib/duration.ts'
+import { logStartText } from '#shared/usage/comparison.ts'
 import { type Command, noArguments, type Values } from './command.ts'
 
 const PATH = '/v1/admin/requests'
@@ -106,8 +107,10 @@ Examples:
     }
     const printer = new Printer(format, out, values.has('follow'))
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
-    const rows = await readPages(api.http, query, limit)
+    const { rows, logSince } = await readPages(api.http, query, limit)
     await printer.print(rows)
+    const start = query.has('since') && rows.length < limit ? logStartText(logSince, Number(query.get('since'))) : ''
+    if (start && format === 'table') out.note(start)
     if (values.has('follow')) {
       const newest = await follow(api.http, query, { rows, isCut: rows.length >= limit }, printer, out)
       const since = new Date(1_000 * newest).toISOString()
@@ -147,19 +150,21 @@ function queryOf(values: Values): URLSearchParams {
   return query
 }
 
-/** Returns at most `limit` rows that match, the newest last. */
-async function readPages(http: HttpClient, query: URLSearchParams, limit: number): Promise<RequestAnswer[]> {
+/** Returns at most `limit` rows that match, the newest last, and the start of the log. */
+async function readPages(http: HttpClient, query: URLSearchParams, limit: number) {
   const rows: RequestAnswer[] = []
+  let logSince: number | null = null
   for (let after: string | null = null; rows.length < limit; ) {
     const page = new URLSearchParams(query)
     page.set('limit', String(Math.min(PAGE_MAX, limit - rows.length)))
     if (after !== null) page.set('after', after)
-    const { data, has_more, last_id } = await http.json(RequestListAnswer, `${PATH}?${page}`)
+    const { data, has_more, last_id, log_since } = await http.json(RequestListAnswer, `${PATH}?${page}`)
     rows.push(...data)
+    logSince = log_since
     if (!has_more) break
     after = last_id
   }
-  return rows.reverse()
+  return { rows: rows.reverse(), logSince }
 }
 
 interface FirstPage {
@@ -195,13 +200,14 @@ async function follow(
     const since = newest - REREAD_SECONDS
     const next = new URLSearchParams(query)
     next.set('since', String(Math.max(since, Number(query.get('since') ?? 0))))
-    const rows = await readPages(http, next, LIMIT_MAX).catch((error: unknown) => {
+    const page = await readPages(http, next, LIMIT_MAX).catch((error: unknown) => {
       if (!isTemporary(error)) throw error
       if (!isFailing) out.note(`${plain((error as Error).message)} Trying again.`)
       return undefined
     })
-    isFailing = rows === undefined
-    if (!rows) continue
+    isFailing = page === undefined
+    if (!page) continue
+    const { rows } = page
     const fresh = rows.filter(({ id, ended_at }) => ended_at >= oldest && !seen.has(`${id} ${ended_at}`))
     for (const { id, ended_at } of fresh) seen.set(`${id} ${ended_at}`, ended_at)
     newest = Math.max(newest, rows.at(-1)?.ended_at ?? 0)

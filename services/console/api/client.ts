@@ -205,6 +205,8 @@ const PAGES_MAX = 10
 /** A paginated list of the API: the pages that the user has loaded so far, in the order of the API. */
 export class Pages<Item extends { readonly id: string; readonly ended_at?: number | null }> {
   readonly items = signal<readonly Item[]>([])
+  /** The first page with its further fields. Undefined until loaded. */
+  readonly first = signal<Page<Item> | undefined>(undefined)
   readonly isLoaded = signal(false)
   readonly hasMore = signal(false)
   readonly problem = signal('')
@@ -225,13 +227,16 @@ export class Pages<Item extends { readonly id: string; readonly ended_at?: numbe
       const found = new Map<string, Item>()
       let after = ''
       let isMore = true
+      let first: Page<Item> | undefined
       for (let nth = 0; isMore && nth < this.#pages; nth++) {
         const page = await this.#page(after, abort)
+        if (nth === 0) first = page
         for (const item of page.data) found.set(`${item.id} ${item.ended_at ?? ''}`, item)
         after = page.last_id ?? ''
         isMore = page.has_more && after !== ''
       }
       this.items.value = [...found.values()]
+      this.first.value = first
       this.hasMore.value = isMore && this.#pages < PAGES_MAX
       this.isLoaded.value = true
       this.problem.value = ''

@@ -27,10 +27,9 @@ import {
   type RequestRow,
 } from '#shared/store/requests.ts'
 import { NANOS_PER_USD } from '#shared/usage/usage.ts'
+import { attemptsOfJob, requestBefore, retriesOf } from './attempts.ts'
 import { audit } from './audit.ts'
-import { attemptsOfJob } from './failed-attempts.ts'
 import { nextStepOf } from './next-step.ts'
-import { requestBefore, retriesOf } from './sdk-retries.ts'
 
 /**
  * Maximum time in ms of the search for the first match. After this time, the page is empty, and its cursor continues
@@ -52,10 +51,13 @@ export async function listRequests(context: IngressContext, call: Call): Promise
   const asked = parseBody(ListRequests, { ...call.query }, 'openai')
   const log = requireLog(context)
   const project = projectFor(context, call, asked.project)
+  const query = queryOf(context, asked, project)
   const { rows, next } =
     asked.request_id === undefined
-      ? await search(log, queryOf(context, asked, project))
+      ? await search(log, query)
       : { rows: await findRows(log, asked.request_id, project), next: null }
+  const hasCount = asked.count === 'true' && asked.after === undefined && asked.request_id === undefined
+  const total = hasCount ? await log.count(query) : undefined
   const previews = new Map((await log.previews(rows.map(({ id }) => id))).map((preview) => [preview.id, preview]))
   const show = shownBy(context, call)
   const data = rows.map((row) => {
@@ -67,7 +69,16 @@ export async function listRequests(context: IngressContext, call: Call): Promise
     }
   })
   const last_id = next && `${next.endedAtMs}_${next.n}`
-  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
+  await call.reply.whole({
+    ...{ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null },
+    ...{ total: total?.count ?? null, total_is_lower_bound: total?.isLowerBound ?? false },
+    log_since: await startOf(log),
+  })
+}
+
+async function startOf(log: RequestLog): Promise<number | null> {
+  const atMs = await log.startsAtMs()
+  return atMs === undefined ? null : atMs / 1_000
 }
 
 /** Maximum reads of the log for one count of failures, each of at most 5,000 rows. */
@@ -113,7 +124,7 @@ export async function listFailures(context: IngressContext, call: Call): Promise
   const has_more = page.next !== null
   if (isCsvAsked(call, asked))
     return await replyCsv(call, `failures${has_more ? '-incomplete' : ''}.csv`, failuresTable(data))
-  await call.reply.whole({ object: 'list', data, has_more })
+  await call.reply.whole({ object: 'list', data, has_more, log_since: await startOf(log) })
 }
 
 /** Columns of the CSV. Times are ISO 8601 in UTC. */

@@ -1,10 +1,13 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   CANCELLED_STATUS,
+  COUNTED_MAX,
   type LogBounds,
   type OutcomePage,
   REQUESTS_MAX,
   type RequestBodies,
   type RequestBounds,
+  type RequestCount,
   type RequestLog,
   type RequestOutcome,
   type RequestPage,
@@ -112,6 +115,11 @@ const FIND: Statement = {
         ORDER BY ended_at_ms + 0 DESC, n DESC LIMIT 1`,
 }
 
+const OLDEST: Statement = {
+  name: 'requests_oldest',
+  sql: 'SELECT ended_at_ms FROM requests ORDER BY ended_at_ms, n LIMIT 1',
+}
+
 /**
  * Deletes the oldest rows of a table that are older than `keep_ms` or exceed `rows_max`. Each subquery reads one end of an index.
  *
@@ -212,6 +220,27 @@ export class SqlRequests implements RequestLog {
         ...messageOf(String(row.frequent)),
       })),
     }
+  }
+
+  async count(query: Omit<RequestQuery, 'limit'>): Promise<RequestCount> {
+    let [count, scanned, after] = [0, 0, query.after]
+    while (scanned < COUNTED_MAX) {
+      const { counts, end, params } = requestsToScan({ ...query, after, limit: 0 }, this.#db.isShared)
+      const [row] = await this.#db.run(counts, params)
+      count += Number(row?.count)
+      scanned += Number(row?.scanned)
+      const [last] = await this.#db.run(end, params)
+      after = cursorOf(last) ?? undefined
+      if (!after) return { count, isLowerBound: false }
+      // SQLite reads on the event loop, so other work may run between two reads.
+      await nextTurn()
+    }
+    return { count, isLowerBound: true }
+  }
+
+  async startsAtMs(): Promise<number | undefined> {
+    const [row] = await this.#db.run(OLDEST, {})
+    return row && Number(row.ended_at_ms)
   }
 
   async addBodies(rows: readonly RequestBodies[]): Promise<void> {
@@ -331,7 +360,7 @@ const PAIRED: ReadonlySet<string> = new Set(['failed', 'own', 'sdk_retry'])
 
 /**
  * Returns the statements of a query. `page` reads the rows of a page. `outcomes` counts the outcomes of the matching rows among the scanned
- * rows. `end` finds the last scanned row, and is needed only if a filter of the query has no index (`isFiltered`).
+ * rows, and `counts` counts both. `end` finds the last scanned row, and is needed only if a filter of the query has no index (`isFiltered`).
  *
  * @param isShared True for Postgres
  * @param hasUpstreamMessages Whether the counts have the messages of upstream servers
@@ -390,6 +419,11 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
     isFiltered,
     page: { name, sql: page(isFiltered ? SCANNED_MAX : REQUESTS_MAX + 1, filters) },
     outcomes: { name: name.replace('requests', hasUpstreamMessages ? 'upstream' : 'outcomes'), sql: outcomes },
+    counts: {
+      name: `${name}_count`,
+      sql: `SELECT count(*) AS scanned, coalesce(sum(CASE WHEN ${filters} THEN 1 ELSE 0 END), 0) AS count
+        FROM (${scan(isFiltered ? ALL : 'n')} LIMIT ${SCANNED_MAX}) AS scanned`,
+    },
     end: { name: `${name}_end`, sql: `${scan('ended_at_ms, n')} LIMIT 1 OFFSET ${SCANNED_MAX - 1}` },
   }
 }

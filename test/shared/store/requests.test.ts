@@ -126,6 +126,29 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ project: 'alice', sdkRetry: 1 })).toEqual(['req_6'])
   })
 
+  it('counts the requests that match a query, up to the maximum of a count', async () => {
+    expect([await store.requests.startsAtMs(), await store.requests.count({})]).toEqual([
+      undefined,
+      { count: 0, isLowerBound: false },
+    ])
+    await store.requests.add([
+      ...[row('req_1'), row('req_2', { status: 502 }), row('req_3', { project: 'bob', endedAtMs: now - HOUR_MS })],
+    ])
+    const countOf = async (query: object) => (await store.requests.count(query)).count
+    expect(await countOf({})).toBe(3)
+    expect(await countOf({ project: 'alice', isFailed: true })).toBe(1)
+    expect(await countOf({ model: 'm1', sinceMs: now - 60_000 })).toBe(2)
+    expect(await store.requests.startsAtMs(), 'end of the oldest request').toBe(now - HOUR_MS)
+    for (let nth = 0; nth < 3; nth++) {
+      const rows = Array.from({ length: 3_500 }, (_, of) => row(`req_${nth}_${of}`, { project: 'busy' }))
+      await store.requests.add(rows)
+    }
+    expect(await store.requests.count({ project: 'busy' })).toEqual({ count: 10_000, isLowerBound: true })
+    expect(await store.requests.count({ project: 'busy', keyId: 'key_1' }), 'with a filter without an index').toEqual({
+      ...{ count: 10_000, isLowerBound: true },
+    })
+  })
+
   it('counts the outcomes of recent calls, for one project or for all projects', async () => {
     const failed = { status: 502, errorCode: 'upstream_error' }
     await store.requests.add([

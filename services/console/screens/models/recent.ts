@@ -1,14 +1,14 @@
 import { signal } from '@preact/signals'
 import type { z } from 'zod'
-import type { RequestAnswer, RequestFailuresListAnswer } from '#schemas/admin/requests.ts'
-import { fetchJson, type Page } from '#services/console/api/client.ts'
+import type { RequestFailuresListAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import { fetchJson } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 
 /*
  * Requests, failures and latencies of each model in the last hour, the window of the alert about a failing model, from the request log.
  *
  * 1. One read counts the failures of all models.
- * 2. One read per model returns its newest requests, at most `SAMPLE_MAX`. Both medians are computed from the same requests, so the median until the
+ * 2. One read per model counts its requests, and returns the newest, at most `SAMPLE_MAX`. Both medians are computed from the same requests, so the median until the
  *    first output is never above the median of the whole request.
  */
 
@@ -21,7 +21,7 @@ const CONCURRENCY = 4
 
 export interface Recent {
   readonly requests: number
-  /** Whether the model had more requests than were read. */
+  /** Whether the model had more requests than were counted. */
   readonly hasMore: boolean
   readonly failed: number
   /** Medians in seconds. Undefined without a completed request. */
@@ -60,8 +60,8 @@ async function read(models: readonly string[], since: string, abort: AbortSignal
   const left = models.slice(0, MODELS_MAX)
   const readNext = async () => {
     for (let model = left.shift(); model !== undefined; model = left.shift()) {
-      const query = new URLSearchParams({ model, since, limit: String(SAMPLE_MAX) })
-      const page = await fetchJson<Page<RequestAnswer>>(`/v1/admin/requests?${query}`, { signal: abort })
+      const query = new URLSearchParams({ model, since, limit: String(SAMPLE_MAX), count: 'true' })
+      const page = await fetchJson<RequestListAnswer>(`/v1/admin/requests?${query}`, { signal: abort })
       found.set(model, recentOf(page, failed.get(model) ?? 0))
     }
   }
@@ -70,15 +70,23 @@ async function read(models: readonly string[], since: string, abort: AbortSignal
 }
 
 /** @param failed Failures of the whole window, which may be more than the page has */
-export function recentOf({ data, has_more }: Page<RequestAnswer>, failed: number): Recent {
+export function recentOf(
+  {
+    data,
+    has_more,
+    total,
+    total_is_lower_bound,
+  }: Pick<RequestListAnswer, 'data' | 'has_more'> & Partial<RequestListAnswer>,
+  failed: number,
+): Recent {
   const completed = data.filter(({ status }) => status < 400)
   const withOutput = completed.filter(({ first_output_ms }) => first_output_ms !== null)
   // Durable jobs have no time of the first output, so their durations are used only if no other completed request has such
   // a time.
   const measured = withOutput.length > 0 ? withOutput : completed
   return {
-    requests: Math.max(data.length, failed),
-    hasMore: has_more,
+    requests: Math.max(total ?? data.length, failed),
+    hasMore: total == null ? has_more : total_is_lower_bound === true,
     failed,
     firstOutput: medianOf(
       withOutput.map(({ first_output_ms, duration_ms }) => Math.min(first_output_ms ?? 0, duration_ms)),

@@ -1,8 +1,8 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import type { RequestAnswer } from '#schemas/admin/requests.ts'
+import type { RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
-import { costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { costText, countText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
 import { batchPath } from '#services/console/parts/details.tsx'
 import { Chips, LoadMore, ShortId, usePoll } from '#services/console/parts/parts.tsx'
@@ -10,6 +10,7 @@ import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/ro
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { jobEndpoints, loadSuggestions, modelIds } from '#services/console/screens/jobs/list.ts'
+import { logStartText } from '#shared/usage/comparison.ts'
 import { ActiveRequests } from './active-requests.tsx'
 import { useFailures } from './failures.tsx'
 import { Outcome, PATH } from './request.tsx'
@@ -64,7 +65,7 @@ function EndedRequests() {
   const key = JSON.stringify([filters, range, start])
   const list = useMemo(() => {
     const since = Number(range) > 0 ? String(Math.floor(serviceNow() - Number(range))) : start
-    return new Pages<RequestAnswer>(PATH, { ...filters, since })
+    return new Pages<RequestAnswer>(PATH, { ...filters, since, count: 'true' })
   }, [key])
   usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { items, isLoaded, problem } = list
@@ -90,6 +91,7 @@ function EndedRequests() {
         <StatusChips />
       </div>
       <ActiveFilters />
+      <LogStart list={list} since={start} />
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && (
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
@@ -113,11 +115,19 @@ function EndedRequests() {
   )
 }
 
-function countOf({ items, hasMore }: Pages<RequestAnswer>): string {
-  const count = items.value.length
-  return count === 1 && !hasMore.value
-    ? '1 request'
-    : `${count.toLocaleString('en')}${hasMore.value ? '+' : ''} requests`
+/** Number of requests that match, with a plus sign if more may match. */
+function countOf({ items, hasMore, first }: Pages<RequestAnswer>): string {
+  const { total, total_is_lower_bound } = (first.value ?? {}) as Partial<RequestListAnswer>
+  const shown = items.value.length
+  const [count, isMin] = total == null ? [shown, hasMore.value] : [Math.max(total, shown), total_is_lower_bound]
+  return count === 1 && !isMin ? '1 request' : `${countText(count)}${isMin ? '+' : ''} requests`
+}
+
+/** States that the period of the list begins before the request log. */
+function LogStart({ list, since }: { readonly list: Pages<RequestAnswer>; readonly since: string }) {
+  const { log_since = null } = (list.first.value ?? {}) as Partial<RequestListAnswer>
+  const text = since === '' ? '' : logStartText(log_since, Number(since))
+  return text ? <p class="dim">{text}</p> : null
 }
 
 /** Form that opens the page of the request with an id. */

@@ -405,6 +405,13 @@ describe('the request log', () => {
     expect(lines[1]).toMatch(/^refused,400,invalid_type,echo-1,bob,[^,]*,bob,[^,]*,2,\d{4}-/)
     expect(lines[2]).toMatch(/^server error,502,upstream_refused,echo-2,bob,/)
     expect(await failuresOf('op', '&model=echo-2')).toEqual(found.slice(1))
+    const countOf = async (query: string) => {
+      const page = await list('bob', `?endpoint=/v1/completions&limit=1${query}`)
+      return page as RowPage & { total: number | null; total_is_lower_bound: boolean; log_since: number }
+    }
+    expect(await countOf('&count=true')).toMatchObject({ total: 3, total_is_lower_bound: false })
+    expect((await countOf('&count=true&status=failed')).log_since).toBeLessThanOrEqual(first?.first_ended_at ?? 0)
+    expect((await countOf('')).total, 'count that was not requested').toBeNull()
     expect((await door.as('alice').get('/v1/admin/requests/failures?project=bob')).status).toBe(403)
     expect((await door.as('bob').get('/v1/admin/requests/failures?status=500')).status).toBe(400)
   })
