@@ -43,6 +43,12 @@ export const ReadUsage = z.object({
     .enum(['group', 'cost'])
     .default('group')
     .describe('Order of the rows: by group, or the most expensive groups first'),
+  compare: z
+    .enum(['previous'])
+    .optional()
+    .describe(
+      '`previous`: adds `comparison` and, per row, `compared`: the full days or hours of the period, and equally many before it',
+    ),
   project: Name.optional().describe(
     'Project id or name. Default: the project of the key; with the admin scope, all projects',
   ),
@@ -87,6 +93,7 @@ export type BudgetState = z.infer<typeof BudgetState>
 
 export const BudgetForecast = z.object({
   usd_per_day: z.number().min(0).describe('Mean spending per day over the last days, at most 7'),
+  days: z.int().min(1).optional().describe('Number of days of this mean, the first one with spending included'),
   month_end_usd: z.number().min(0).nullish().describe('Spending of the whole month at this rate'),
   used_up_at: z
     .int()
@@ -95,6 +102,14 @@ export const BudgetForecast = z.object({
 })
 export type BudgetForecast = z.infer<typeof BudgetForecast>
 
+/** Spending of the current month (UTC), with or without a budget. */
+export const CurrentMonth = BudgetState.pick({ month: true, spent_usd: true, resets_at: true }).extend({
+  forecast: BudgetForecast.nullable().describe(
+    'From the spending of the last days. null: spending on fewer than two days',
+  ),
+})
+export type CurrentMonth = z.infer<typeof CurrentMonth>
+
 /** Type and data of the webhook message about a budget that is partly or completely spent (docs/operate/usage.md, Alerts). */
 export const BUDGET_EVENT = 'budget.threshold_reached'
 export const BudgetEventData = BudgetState.extend({
@@ -102,6 +117,23 @@ export const BudgetEventData = BudgetState.extend({
   threshold_percent: z.union([z.literal(80), z.literal(100)]),
 })
 export type BudgetEventData = z.infer<typeof BudgetEventData>
+
+/** Usage of a window of full days or hours. */
+const ComparedWindow = z.object({
+  from: z.string(),
+  to: z.string().describe('Last day or hour, included'),
+  total: UsageSums,
+  units_with_usage: Count.describe('Days or hours that have usage'),
+})
+
+/** Change of a period since the period before it. */
+export const UsageComparison = z.object({
+  unit: z.enum(['day', 'hour']),
+  units: Count.describe('Number of full days or hours of the period'),
+  current: ComparedWindow,
+  previous: ComparedWindow,
+})
+export type UsageComparison = z.infer<typeof UsageComparison>
 
 export const UsageReport = z.object({
   object: z.literal('usage'),
@@ -120,10 +152,22 @@ export const UsageReport = z.object({
       groups: recordOf(z.string(), z.string())
         .optional()
         .describe('Value of each dimension, with the names of project and key. Only with several dimensions'),
+      compared: z
+        .object({ current_cost_usd: z.number().min(0), previous_cost_usd: z.number().min(0) })
+        .optional()
+        .describe('Costs in the two windows of `comparison`. Absent if a window has too many groups'),
     }),
   ),
   has_more: z.boolean().describe('true: the report is truncated to the first groups'),
   total: UsageSums.describe('Totals of `data`'),
+  comparison: UsageComparison.nullable()
+    .default(null)
+    .describe(
+      'Only with `compare=previous`. null: the period has no full day or hour, or the hours before it are not stored',
+    ),
+  current_month: CurrentMonth.nullable()
+    .default(null)
+    .describe('Spending of the current month with the filters of the query. null: the period ends before today'),
   budgets: z
     .array(
       BudgetState.extend({

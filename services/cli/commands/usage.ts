@@ -1,7 +1,8 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
 import { readApiError } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
-import { forecastText } from '#shared/usage/budget-forecast.ts'
+import { changeText, coverageText } from '#shared/usage/comparison.ts'
+import { forecastText, monthForecastText, spentPartText } from '#shared/usage/forecast.ts'
 import { type Command, noArguments } from './command.ts'
 
 /** Option of this command for each query parameter of `GET /v1/usage`. */
@@ -15,8 +16,8 @@ export const usage: Command = {
   isList: true,
   help: `Usage: sluice usage [options]
 
-Shows calls, tokens, cost and the remaining budget of your key's project; days and hours are in UTC. The output is a table on a terminal
-and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
+Shows calls, tokens, cost and the remaining budget of your key's project; days and hours are in UTC. Below the table are the change since
+the period before, and the forecast of this month. The output is a table on a terminal and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
 
 Options:
   --month MONTH        show this month (this, the default), the month before (last), or a month such as 2030-01
@@ -57,6 +58,7 @@ Examples:
       await out.write(await response.body.text())
       return EXIT.ok
     }
+    query.set('compare', 'previous')
     const report = await api.http.json(Report, `/v1/usage?${query}`)
     const { input_tokens, output_tokens, cost_usd } = report.total
     if (cost_usd === 0 && input_tokens + output_tokens > 0 && values.text('order-by') === 'cost') out.note(NO_PRICES)
@@ -95,7 +97,8 @@ function timeIn(option: string, text: string): string {
 
 const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $']
 
-function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageReport, columns: number): string {
+function textOf(report: UsageReport, columns: number): string {
+  const { group_by, data, total, from, to, has_more, budgets } = report
   if (data.length === 0) return `No usage from ${from} to ${to}.\n${budgetTable(budgets, columns)}`
   const dimensions = group_by.split(',')
   const isNamed = group_by === 'project' || group_by === 'key'
@@ -112,7 +115,40 @@ function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageRep
   const more = has_more
     ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n'
     : ''
-  return `${table}${more}${budgetTable(budgets, columns)}`
+  return `${table}${more}${summaryOf(report)}${budgetTable(budgets, columns)}`
+}
+
+const usd = (amount: number) => `$${amount.toFixed(2)}`
+const count = (value: number) => value.toLocaleString('en')
+
+/** The change since the period before, and the spending of this month with its forecast. */
+function summaryOf({ comparison, current_month, total }: UsageReport): string {
+  const lines: string[] = []
+  if (comparison && comparison.previous.total.calls === 0) {
+    const { from, to } = comparison.previous
+    lines.push(`Change: none, because ${from} to ${to} has no data.`)
+  } else if (comparison) {
+    const { current, previous } = comparison
+    const coverage = coverageText(comparison)
+    const changes = (
+      [
+        ['cost', 'cost_usd', usd],
+        ['calls', 'calls', count],
+        ['failed', 'failed', count],
+      ] as const
+    ).flatMap(([name, field, textOf]) => {
+      const text = changeText(comparison, field, total[field], textOf)
+      return text ? [`${name} ${text}`] : []
+    })
+    const periods = `${current.from} to ${current.to} compared with ${previous.from} to ${previous.to}`
+    lines.push(`Change: ${changes.join('; ')}`, `        ${periods}${coverage && ` (previous period: ${coverage})`}`)
+  }
+  if (current_month && current_month.spent_usd > 0) {
+    lines.push(
+      `Month:  ${usd(current_month.spent_usd)} spent in ${current_month.month}, ${monthForecastText(current_month)}`,
+    )
+  }
+  return lines.length === 0 ? '' : `\n${lines.join('\n')}\n`
 }
 
 /** One cell per dimension: the name of a project or key, or otherwise the value. The row of totals has a text in the first cell only. */
@@ -126,8 +162,7 @@ function budgetTable(budgets: UsageReport['budgets'], columns: number): string {
   if (budgets.length === 0) return ''
   const rows = budgets.map((budget) => {
     const { owner, id, name, month, budget_usd, spent_usd, remaining_usd } = budget
-    const part = budget_usd === 0 ? 100 : (spent_usd / budget_usd) * 100
-    const amounts = [`${budget_usd}`, spent_usd.toFixed(4), `${Math.floor(part)} %`, remaining_usd.toFixed(4)]
+    const amounts = [`${budget_usd}`, spent_usd.toFixed(4), spentPartText(budget), remaining_usd.toFixed(4)]
     return [id, name ?? '', owner, month, ...amounts, forecastText(budget)]
   })
   const head = ['budget of', 'name', 'owner', 'month', 'budget $', 'spent $', 'spent', 'remaining $', 'forecast']

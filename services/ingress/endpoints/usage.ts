@@ -1,11 +1,13 @@
 import {
   type BudgetState,
+  type CurrentMonth,
   HISTORY_RANGES,
   type HistoryReport,
   HOURS_DAYS,
   ReadHistory,
   ReadUsage,
   USAGE_DAYS_MAX,
+  type UsageComparison,
   type UsageGroup,
   type UsageReport,
   type UsageSums,
@@ -17,12 +19,20 @@ import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { GROUP_SEPARATOR, type HistorySample, type UsageAmounts, type UsageLedger } from '#shared/store/records.ts'
-import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
+import {
+  GROUP_SEPARATOR,
+  type HistorySample,
+  type UsageAmounts,
+  type UsageLedger,
+  type UsageQuery,
+} from '#shared/store/records.ts'
+import { type Window, windowsOf } from '#shared/usage/comparison.ts'
+import { FORECAST_DAYS, forecastOf } from '#shared/usage/forecast.ts'
 import { WHOLE_SERVICE } from '#shared/usage/history.ts'
 import { dayOf, monthOf, NANOS_PER_USD } from '#shared/usage/usage.ts'
 
-const DAY_MS = 86_400_000
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
 /** Maximum groups of a report in JSON that is grouped by one field (`group_by`). */
 const GROUPS_MAX = 1_000
 /** Maximum rows of a report in CSV, or with several dimensions. */
@@ -53,16 +63,60 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
   const hasMore = sums.length > groupsMax
   if (hasMore && isCsv) throw tooManyRows()
   const groupOf = groupsBy(context, dimensions)
+  const parts = { ...filters, groupBy: dimensions, limit: groupsMax + 1 }
+  const compared = asked.compare && !isCsv ? await compare(ledger, { from, to }, parts) : undefined
   const report: UsageReport = {
     ...{ object: 'usage', from, to, group_by, project: project ?? null },
-    data: shown.map(({ group, ...sum }) => ({ ...groupOf(group), ...shownAs(sum) })),
+    data: shown.map(({ group, ...sum }) => ({ ...groupOf(group), ...shownAs(sum), ...compared?.costsOf(group) })),
     has_more: hasMore,
     total: shownAs(totalOf(shown)),
+    comparison: compared?.comparison ?? null,
+    current_month: isCsv || to.slice(0, 10) < dayOf(Date.now()) ? null : await currentMonth(ledger, filters),
     budgets: isCsv ? [] : await withForecasts(ledger, await budgetsFor(context, call, project), project),
     alerts_to: hasScope(call.key, 'admin') ? hostOf(context.config.budgetWebhookUrl) : null,
   }
   if (!isCsv) return await call.reply.whole(report)
   await replyCsv(call, `usage-by-${dimensions.join('-')}-${from}-${to}.csv`, tableOf(report, dimensions))
+}
+
+type Filters = Omit<UsageQuery, 'from' | 'to' | 'groupBy' | 'limit'>
+
+/** The totals of the two windows, and a function that returns the costs of a group in both. Undefined if the period has no comparison. */
+async function compare(ledger: UsageLedger, period: Window, parts: Filters & Pick<UsageQuery, 'groupBy' | 'limit'>) {
+  const nowMs = Date.now()
+  const windows = windowsOf(period, nowMs / 1_000, dayOf(nowMs - HOURS_DAYS * DAY_MS))
+  if (!windows) return undefined
+  const { unit } = windows
+  const read = async (window: Window) => {
+    const byUnit = await ledger.sum({ ...parts, ...window, groupBy: unit, limit: ROWS_MAX })
+    const groups = await ledger.sum({ ...parts, ...window })
+    const costs = new Map(groups.map(({ group, costNanos }) => [group, costNanos / NANOS_PER_USD]))
+    const costOf = (group: string) => costs.get(group) ?? (groups.length < parts.limit ? 0 : undefined)
+    return { costOf, window: { ...window, total: shownAs(totalOf(byUnit)), units_with_usage: byUnit.length } }
+  }
+  const [current, previous] = [await read(windows.now), await read(windows.before)]
+  const length = unit === 'day' ? DAY_MS : HOUR_MS
+  const units = (atMsOf(windows.now.to) - atMsOf(windows.now.from)) / length + 1
+  const comparison: UsageComparison = { unit, units, current: current.window, previous: previous.window }
+  const costsOf = (group: string) => {
+    const [current_cost_usd, previous_cost_usd] = [current.costOf(group), previous.costOf(group)]
+    if (current_cost_usd === undefined || previous_cost_usd === undefined) return {}
+    return { compared: { current_cost_usd, previous_cost_usd } }
+  }
+  return { comparison, costsOf }
+}
+
+/** Spending of the current month, with its forecast. */
+async function currentMonth(ledger: UsageLedger, filters: Filters): Promise<CurrentMonth> {
+  const nowMs = Date.now()
+  const { name: month, from, endsAtMs } = monthOf(nowMs)
+  const weekAgo = dayOf(nowMs - FORECAST_DAYS * DAY_MS)
+  const range = { from: from < weekAgo ? from : weekAgo, to: dayOf(nowMs) }
+  const costs = await ledger.sum({ ...filters, ...range, groupBy: 'day', limit: ROWS_MAX })
+  const days = costs.map(({ group, costNanos }) => [group, costNanos / NANOS_PER_USD] as const)
+  const spent_usd = days.reduce((sum, [day, usd]) => sum + (day >= from ? usd : 0), 0)
+  const state = { month, spent_usd, resets_at: endsAtMs / 1_000 }
+  return { ...state, forecast: forecastOf(state, new Map(days.filter(([day]) => day >= weekAgo)), nowMs) }
 }
 
 /**

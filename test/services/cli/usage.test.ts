@@ -9,6 +9,7 @@ import { CommandLine, Values } from '#services/cli/commands/command.ts'
 import { usage } from '#services/cli/commands/usage.ts'
 import { Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
+import { dayAgo, directoryWithDays } from '../../support/ledger.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 async function run(stack: Stack, values: Record<string, string>, isTTY: boolean): Promise<string> {
@@ -58,6 +59,22 @@ describe('sluice usage', () => {
     const last = `${dayOf(Date.UTC(year, month - 1))} to ${dayOf(Date.UTC(year, month) - 1)}`
     expect(await rangeOf('last')).toBe(last)
     expect(await rangeOf('this')).toContain(`${dayOf(Date.UTC(year, month))} to `)
+  })
+
+  it('prints the change since the period before and the forecast of the month below the table', async () => {
+    // The key of the stack has the id of its project.
+    const dataDir = await directoryWithDays([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], { project: 'key_env' })
+    await using stack = await startStack({ models: [ECHO_MODEL], dataDir })
+    const shown = await run(stack, { from: '7d' }, true)
+    expect(shown).toContain('Change: cost +133 % from $3.00; calls +133 % from 3\n')
+    const periods = `${dayAgo(7)} to ${dayAgo(1)} compared with ${dayAgo(14)} to ${dayAgo(8)}`
+    expect(shown).toContain(`        ${periods} (previous period: 3 of 7 days with data)\n`)
+    expect(await run(stack, { from: '90d' }, true), 'period before the first usage').toMatch(
+      /Change: none, because .* has no data\./,
+    )
+    expect(await run(stack, { from: '30d' }, true)).toMatch(
+      /^Month: {2}\$\d+\.00 spent in \d{4}-\d\d, about \$\d+\.\d\d at the end of the month, at the rate of the last 7 days$/m,
+    )
   })
 
   it("prints the service's error message for an invalid date", async () => {

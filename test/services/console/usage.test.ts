@@ -8,6 +8,7 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, openScreen, PAGE_MS, signIn } from '../../support/browser.ts'
+import { directoryWithDays } from '../../support/ledger.ts'
 import { until } from '../../support/stack.ts'
 
 const NARROW = { width: 360, height: 740 }
@@ -58,110 +59,6 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     })
     await page.getByRole('link', { name: 'Usage', exact: true }).click()
     await page.getByText('No alerts are sent.').waitFor()
-    await page.unrouteAll({ behavior: 'ignoreErrors' })
-    await page.context().close()
-  })
-
-  it('compares totals with the previous period of equal length', async () => {
-    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
-    const today = new Date().toISOString().slice(0, 10)
-    const dayAgo = (days: number) => new Date(Date.parse(today) - days * 86_400_000).toISOString().slice(0, 10)
-    const ranges: string[] = []
-    await page.route('**/v1/usage?*', async (route) => {
-      const query = new URL(route.request().url()).searchParams
-      const response = await route.fetch()
-      const report = (await response.json()) as UsageReport
-      const [from, to] = [query.get('from'), query.get('to')]
-      const counts = { [dayAgo(1)]: { calls: 5, failed: 2 }, [dayAgo(8)]: { calls: 4, failed: 8 } }[to ?? '']
-      if (counts) ranges.push(`${from} ${to}`)
-      await route.fulfill({ response, json: { ...report, total: { ...report.total, ...counts } } })
-    })
-    await page.getByRole('link', { name: 'Usage', exact: true }).click()
-    const totals = page.getByLabel('Totals')
-    await totals.getByText(/^\+25 %(: 5 after| from) 4$/).waitFor()
-    await totals.getByText(/^−75 %(: 2 after| from) 8$/).waitFor()
-    expect(ranges.slice(0, 2).toSorted(), 'the seven days before today, and the seven days before them').toEqual([
-      `${dayAgo(14)} ${dayAgo(8)}`,
-      `${dayAgo(7)} ${dayAgo(1)}`,
-    ])
-    await page.getByText(/^Changes compare .* to .* with .* to .*\.$/).waitFor()
-    const byHour: string[] = []
-    page.on('request', (request) => request.url().includes('T') && byHour.push(request.url()))
-    const isOfHours = (url: string) => /group_by=hour/.test(url)
-    await Promise.all([
-      page.waitForRequest((request) => isOfHours(request.url())),
-      page.getByRole('button', { name: 'Last 24 hours' }).click(),
-    ])
-    await page.getByText('to now: 24 full hours and the running hour.').waitFor()
-    const windowsOf = (of: (url: string) => boolean) =>
-      byHour.filter(of).map((url) => {
-        const hours = new URL(url).searchParams
-        const [from = 0, to = 0] = ['from', 'to'].map((name) => Date.parse(`${hours.get(name)}:00:00Z`) / 3_600_000)
-        return { from, to, length: to - from + 1 }
-      })
-    const [whole] = windowsOf(isOfHours)
-    expect(whole, 'hours from the same hour of yesterday to the running hour').toMatchObject({ length: 25 })
-    expect(Date.now() / 3_600_000 - (whole?.to ?? 0), 'hours since the start of the last hour').toBeLessThan(1.1)
-    const compared = windowsOf((url) => url.includes('group_by=project&')).filter(({ length }) => length === 24)
-    expect(compared.map(({ from }) => from - (whole?.from ?? 0)).toSorted(), 'starts of the compared windows').toEqual([
-      -24, 0,
-    ])
-    const month = `${today.slice(0, 8)}01`
-    const lastDay = new Date(Date.parse(month) - 86_400_000).toISOString().slice(0, 10)
-    for (const [name, range] of [
-      ['This month', `from=${month}&to=${today}`],
-      ['Last month', `from=${lastDay.slice(0, 8)}01&to=${lastDay}`],
-    ] as const) {
-      await Promise.all([
-        page.waitForRequest((request) => request.url().includes(range)),
-        page.getByRole('button', { name }).click(),
-      ])
-    }
-    await page.unrouteAll({ behavior: 'wait' })
-    await page.unrouteAll({ behavior: 'ignoreErrors' })
-    await page.context().close()
-  })
-
-  it('forecasts the total of this month as the budgets do, and names the key with the highest cost', async () => {
-    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
-    const report = (await (await admin.as('op').get('/v1/usage')).json()) as UsageReport
-    const sums = (cost_usd: number) => ({ ...report.total, calls: 1, failed: 0, cost_usd })
-    const rowOf = (group: string, cost_usd: number, more = {}) => ({ ...sums(cost_usd), group, name: null, ...more })
-    // $1 on each of the last eight days, of which the last has 12 hours: $8 in 7.5 days.
-    const days = Array.from({ length: 15 }, (_, nth) =>
-      rowOf(`2026-09-${String(nth + 1).padStart(2, '0')}`, nth < 7 ? 10 : 1),
-    )
-    const keyed = [
-      { key: 'key_1', key_name: 'app', usd: 24 },
-      { key: 'key_2', key_name: 'app', usd: 24 },
-      { key: 'key_3', key_name: 'nightly', usd: 30 },
-    ]
-    const parts = keyed.map(({ usd, ...one }) => rowOf('', usd, { groups: { project: 'p', model: 'm', ...one } }))
-    const hours = ['08', '10'].map((hour) => rowOf(`2026-09-01T${hour}:00:00Z`, 39))
-    const rows: Readonly<Record<string, object[]>> = { day: days, hour: hours, 'project,key,model': parts }
-    let date = '2026-09-15T12:00:00Z'
-    // The console takes the time from the `date` header.
-    await page.route('**/v1/**', async (route) => {
-      const { pathname, searchParams } = new URL(route.request().url())
-      const headers = { date: new Date(date).toUTCString() }
-      if (pathname === '/v1/usage') {
-        const data = rows[searchParams.get('group_by') ?? ''] ?? [rowOf('p', 78)]
-        return await route.fulfill({ headers, json: { ...report, total: sums(78), data } })
-      }
-      const response = await route.fetch()
-      await route.fulfill({ response, headers: { ...response.headers(), ...headers } })
-    })
-    await page.getByRole('link', { name: 'Usage', exact: true }).click()
-    await page.getByRole('button', { name: 'This month' }).click()
-    const totals = page.getByLabel('Totals')
-    // $78 so far, and $8 per 7.5 days for the remaining 15.5 days.
-    await totals.getByText('about $94.53 at the end of the month', { exact: true }).waitFor()
-    await page.getByText(/Mostly key nightly \(38 %\), model m \(100 %\)\.$/).waitFor()
-    date = '2026-09-01T12:00:00Z'
-    await page.reload()
-    await page.getByRole('slider', { name: 'Cost per hour' }).waitFor()
-    expect(await totals.innerText()).toContain('$78.00')
-    expect(await totals.getByText('at the end of the month').count(), 'forecast from the hours of one day').toBe(0)
     await page.unrouteAll({ behavior: 'ignoreErrors' })
     await page.context().close()
   })
@@ -270,6 +167,43 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.setViewportSize(NARROW)
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'home-history-narrow-dark')
+    await page.context().close()
+  })
+
+  it('compares a range with the period before it, and forecasts the month in the totals and on Home', async () => {
+    // One call of $1 on each of the last seven days, and on three of the seven days before them. The calls are older than the request log.
+    const dataDir = await directoryWithDays([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], {
+      project: 'alice',
+      keyId: 'alice',
+      failed: 1,
+    })
+    await using earlier = await openAdmin({ dataDir })
+    await (await earlier.as('alice').post('/v1/chat/completions', { model: 'unknown', messages: [] })).text()
+    const page = await signIn(browser, earlier.stack.url, secretOf('op'), faults)
+    const forecast = 'at the end of the month, at the rate of the last 7 days'
+    await page.getByLabel('Summary', { exact: true }).getByText(forecast).waitFor()
+    await openScreen(page, 'Usage')
+    const totals = page.getByLabel('Totals')
+    await totals.getByText(forecast).waitFor()
+    await totals.getByText(/^\+133 %(: \$7\.00 after| from) \$3\.00 \(3 of 7 days with data\)$/).waitFor()
+    await page.getByText('previous period: 3 of 7 days with data').waitFor()
+    const row = page.getByRole('table', { name: 'Usage by project' }).getByRole('row', { name: 'alice' })
+    await row.getByText('$7.00 after $3.00').waitFor()
+    await totals.getByText(/request log since \d+ \w+; 7 older failures are not listed/).waitFor()
+    await totals
+      .getByRole('link', { name: '8' })
+      .or(row.getByRole('link', { name: '8' }))
+      .first()
+      .click()
+    await page.getByText('1 request', { exact: true }).waitFor()
+    await page
+      .getByText(/^The request log begins on \d+ \w+\. Older requests are counted in the usage report only\.$/)
+      .waitFor()
+    await page.goBack()
+    await page.getByRole('button', { name: '90 days' }).click()
+    await page.getByText(/^No change is shown: .* has no data\.$/).waitFor()
+    await page.getByRole('button', { name: 'Last 24 hours' }).click()
+    await page.getByText('to now: 24 full hours and the running hour.').waitFor()
     await page.context().close()
   })
 

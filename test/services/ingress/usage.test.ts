@@ -11,6 +11,7 @@ import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
 import { dayOf, UsageBatches } from '#shared/usage/usage.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { openSqliteDatabase } from '../../support/jobs/stores.ts'
+import { dayAgo, directoryWithDays } from '../../support/ledger.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -18,9 +19,19 @@ const PRICED = { ...ECHO_MODEL, price: { output_per_million: 1_000, per_call: 0.
 const say = (content: string) => ({ model: 'echo-1', max_tokens: 100, messages: [{ role: 'user', content }] })
 const as = (secret: string, more: object = {}) => ({ headers: { authorization: `Bearer ${secret}`, ...more } })
 
-async function startPriced(...keys: { secret: string; [field: string]: unknown }[]): Promise<Stack> {
+interface TestKey {
+  readonly secret: string
+  readonly [field: string]: unknown
+}
+
+async function startPriced(...keys: TestKey[]): Promise<Stack> {
+  return await startIn(undefined, ...keys)
+}
+
+/** @param dataDir Existing data directory. Default: a new one */
+async function startIn(dataDir: string | undefined, ...keys: TestKey[]): Promise<Stack> {
   const settings = { BUDGET_WEBHOOK_URL: 'https://alerts.invalid/hook' }
-  const stack = await startStack({ models: [PRICED], settings })
+  const stack = await startStack({ models: [PRICED], settings, ...(dataDir && { dataDir }) })
   const stored = keys.map(({ secret, ...more }) => {
     const hash = createHash('sha256').update(secret).digest('hex')
     return { id: `key_${secret}`, hash, hint: 'sk-...', created_at: 1_790_000_000, ...more }
@@ -206,6 +217,29 @@ describe('the usage report of operators', () => {
       ['', 2, 2],
       ['echo-1', 3, 1],
     ])
+  })
+
+  it('compares a period with the period before it, and forecasts the month with or without a budget', async () => {
+    // One call of $1 on each of the last seven days, and on three of the seven days before them.
+    const dataDir = await directoryWithDays([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    await using stack = await startIn(dataDir, { secret: 'sk-admin', scopes: ['admin'] })
+    const range = `from=${dayAgo(7)}&to=${dayAgo(0)}&group_by=project`
+    const report = await usageOf(stack, 'sk-admin', `?${range}&compare=previous`)
+    expect(report.comparison).toMatchObject({
+      ...{ unit: 'day', units: 7 },
+      current: { from: dayAgo(7), to: dayAgo(1), total: { calls: 7, cost_usd: 7 }, units_with_usage: 7 },
+      previous: { from: dayAgo(14), to: dayAgo(8), total: { calls: 3, cost_usd: 3 }, units_with_usage: 3 },
+    })
+    expect(report.data[0]?.compared).toEqual({ current_cost_usd: 7, previous_cost_usd: 3 })
+    const { spent_usd = 0, forecast } = report.current_month ?? {}
+    const ofMonth = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].filter((days) => dayAgo(days) >= `${dayAgo(0).slice(0, 7)}-01`)
+    expect(spent_usd, 'days of this month').toBe(ofMonth.length)
+    expect(forecast, 'the seven days and the part of today').toMatchObject({ days: 7, used_up_at: null })
+    expect(forecast?.usd_per_day).toBeGreaterThan(7 / 8)
+    const plain = await usageOf(stack, 'sk-admin', `?${range}`)
+    expect(plain.comparison, 'comparison that was not requested').toBeNull()
+    const past = await usageOf(stack, 'sk-admin', `?from=${dayAgo(9)}&to=${dayAgo(8)}`)
+    expect(past.current_month, 'month of a period in the past').toBeNull()
   })
 
   it('exports CSV in which no cell is a formula', async () => {

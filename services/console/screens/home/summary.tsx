@@ -8,6 +8,7 @@ import { Count, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { shownStatusOf } from '#services/console/screens/jobs/list.ts'
+import { monthForecastText } from '#shared/usage/forecast.ts'
 import type { PoolState } from './pools.ts'
 
 const MONTH_REFRESH_INTERVAL_MS = 60_000
@@ -32,14 +33,15 @@ const TIMED_REFRESH_INTERVAL_MS = 5_000
 /** Maximum number of jobs that are read to count the scheduled and the retrying ones. */
 const TIMED_MAX = 100
 
-/** Reads the scheduled and the retrying jobs, which wait for a time instead of a slot. Undefined until loaded, and if the jobs cannot be read. */
+/** Reads the scheduled and the retrying jobs, which wait for a time instead of a slot. Undefined until loaded, and null if the jobs cannot be read. */
 function useTimedJobs() {
-  const page = useSignal<Page<AnyJob> | undefined>(undefined)
+  const page = useSignal<Page<AnyJob> | null | undefined>(undefined)
   const refresh = async (signal: AbortSignal) => {
     if (isOperator.value === undefined) return
     const query = new URLSearchParams({ status: 'scheduled,retrying', limit: String(TIMED_MAX) })
     const path = isOperator.value ? '/v1/admin/jobs' : '/v1/jobs'
-    page.value = await fetchJson<Page<AnyJob>>(`${path}?${query}`, { signal }).catch(() => undefined)
+    const found = await fetchJson<Page<AnyJob>>(`${path}?${query}`, { signal }).catch(() => null)
+    if (!signal.aborted) page.value = found
   }
   usePoll(TIMED_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   return page.value
@@ -51,13 +53,13 @@ function useTimedJobs() {
  */
 export function Summary({ work }: { readonly work: Work | undefined }) {
   const timed = useTimedJobs()
-  const month = useSignal<z.infer<typeof UsageReport>['total'] | undefined>(undefined)
+  // Null if the report cannot be read, for example because usage is not recorded.
+  const report = useSignal<z.infer<typeof UsageReport> | null | undefined>(undefined)
   const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
   const refresh = async (signal: AbortSignal) => {
     const query = new URLSearchParams({ from: `${today.slice(0, 8)}01`, to: today, group_by: 'day' })
-    // If the report cannot be read, for example because usage is not recorded, then its numbers are left out.
-    const report = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => undefined)
-    month.value = report?.total
+    const found = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => null)
+    if (!signal.aborted) report.value = found
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   const { running, waiting, durable } = work ?? {}
@@ -65,39 +67,65 @@ export function Summary({ work }: { readonly work: Work | undefined }) {
     ['Running', <Count key="running" value={running} path={listPath('in_progress', running ?? 0, durable?.running)} />],
     ['Queued', <Count key="waiting" value={waiting} path={listPath('queued', waiting ?? 0, durable?.waiting)} />],
   ]
+  // Without durable jobs, there is no list, and both tiles are left out. Until it is known, the tiles are shown without values, so that no tile moves.
   for (const [status, name] of [
     ['scheduled', 'Scheduled'],
     ['retrying', 'Retrying'],
   ] as const) {
-    if (!timed) continue
-    const count = timed.data.filter((job) => shownStatusOf(job) === status).length
-    figures.push([name, <Count key={status} value={count} path={`jobs?status=${status}`} hasMore={timed.has_more} />])
+    if (timed === null) continue
+    const count = timed?.data.filter((job) => shownStatusOf(job) === status).length
+    figures.push([name, <Count key={status} value={count} path={`jobs?status=${status}`} hasMore={timed?.has_more} />])
   }
-  if (month.value) {
-    const { cost_usd, calls, failed } = month.value
-    const monthStart = Date.parse(`${today.slice(0, 8)}01`) / 1_000
-    const failedPath = `requests?${new URLSearchParams({ status: 'failed', since: String(monthStart) })}`
-    const cost = (
-      <a class="figure" href={`${BASE}/usage?range=month`}>
-        {usdText(cost_usd)}
-      </a>
-    )
-    figures.push(
-      ['Cost this month', cost],
-      ['Requests this month', <Count key="requests" value={calls} path="usage?range=month" />],
-      ['Failed this month', <Count key="failed" value={failed} path={failedPath} isFailures />],
-    )
-  }
+  if (report.value !== null) figures.push(...monthFigures(report.value, today))
   return (
     <dl class="card totals" aria-label={isOperator.value === false ? 'Summary of your project' : 'Summary'}>
       {figures.map(([name, value]) => (
-        <div key={name}>
+        <div key={name} class={name === COST_NAME ? 'wide' : undefined}>
           <dt>{name}</dt>
           <dd>{value}</dd>
         </div>
       ))}
     </dl>
   )
+}
+
+const COST_NAME = 'Cost this month'
+
+/** Cost with its forecast, requests and failures of this month. The values are missing until the report is loaded. */
+function monthFigures(
+  report: z.infer<typeof UsageReport> | undefined,
+  today: string,
+): [name: string, value: ComponentChildren][] {
+  const { cost_usd, calls, failed } = report?.total ?? {}
+  const month = report?.current_month
+  const monthStart = Date.parse(`${today.slice(0, 8)}01`) / 1_000
+  const failedPath = `requests?${new URLSearchParams({ status: 'failed', since: String(monthStart) })}`
+  const share = calls && failed ? `${((failed / calls) * 100).toFixed(1)} % of all requests` : ' '
+  const cost =
+    cost_usd === undefined ? (
+      '–'
+    ) : (
+      <a class="figure" href={`${BASE}/usage?range=month`}>
+        {usdText(cost_usd)}
+      </a>
+    )
+  return [
+    [
+      COST_NAME,
+      <>
+        {cost}
+        <small class="dim">{month && month.spent_usd > 0 ? monthForecastText(month) : ' '}</small>
+      </>,
+    ],
+    ['Requests this month', <Count key="requests" value={calls} path="usage?range=month" />],
+    [
+      'Failed this month',
+      <>
+        <Count key="failed" value={failed} path={failedPath} isFailures />
+        <small class="dim">{share}</small>
+      </>,
+    ],
+  ]
 }
 
 /**

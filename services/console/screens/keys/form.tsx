@@ -1,9 +1,11 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
-import { type ApiKey, ownKey } from '#services/console/api/client.ts'
-import { dateText, serviceNow } from '#services/console/api/clock.ts'
+import type { CurrentMonth, UsageReport } from '#schemas/usage.ts'
+import { type ApiKey, fetchJson, ownKey } from '#services/console/api/client.ts'
+import { dateText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { CopyButton, FormActions, Icon, useAction } from '#services/console/parts/parts.tsx'
 import { durationText } from '#shared/lib/duration.ts'
+import { monthForecastText, spentPartText } from '#shared/usage/forecast.ts'
 import { type CreatedKey, createKey, type Draft, projects, updateKey, useDraft } from './state.ts'
 
 const DAY_SECONDS = 86_400
@@ -66,7 +68,7 @@ export function KeyForm({ before, close }: FormProps) {
             label="Endpoints"
             hint="Comma-separated, e.g. /v1/chat/completions; empty allows all"
           />
-          <LimitFields draft={draft} />
+          <LimitFields draft={draft} spender={before && { key: before.id }} />
         </div>
       </details>
       <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
@@ -229,13 +231,14 @@ const UNITS = {
   scheduled: 'scheduled',
 } as const
 
-export function LimitFields({
-  draft,
-  isBudgetFocused = false,
-}: {
+interface LimitProps {
   readonly draft: Draft
   readonly isBudgetFocused?: boolean
-}) {
+  /** Filter of the usage report that selects the spending of the edited project or key. */
+  readonly spender?: Readonly<Record<string, string>> | undefined
+}
+
+export function LimitFields({ draft, isBudgetFocused = false, spender }: LimitProps) {
   return (
     <div class="pair">
       {LIMIT_NAMES.map((name) => (
@@ -250,8 +253,42 @@ export function LimitFields({
             value={draft.text(name)}
             onInput={({ currentTarget }) => draft.set(name, currentTarget.value)}
           />
+          {name === 'budget_usd_per_month' && spender && <Spent spender={spender} budget={draft.number(name)} />}
         </label>
       ))}
     </div>
+  )
+}
+
+/** The spending of this month and its forecast, with the part of the entered budget. The text has its place before the values arrive. */
+function Spent({
+  spender,
+  budget,
+}: {
+  readonly spender: Readonly<Record<string, string>>
+  readonly budget: number | null
+}) {
+  const month = useSignal<CurrentMonth | null | undefined>(undefined)
+  useEffect(() => {
+    const query = new URLSearchParams({ ...spender, group_by: 'model' })
+    fetchJson<UsageReport>(`/v1/usage?${query}`).then(
+      ({ current_month }) => {
+        month.value = current_month
+      },
+      () => {
+        month.value = null
+      },
+    )
+  }, [])
+  const { value } = month
+  if (value === null) return null
+  const part =
+    value && budget ? ` (${spentPartText({ spent_usd: value.spent_usd, budget_usd: budget })} of this budget)` : ''
+  return (
+    <small class="dim">
+      {value
+        ? `${usdText(value.spent_usd)} spent this month${part}, ${monthForecastText(value)}`
+        : 'Reading the spending…'}
+    </small>
   )
 }

@@ -440,7 +440,7 @@ function ProjectForm({ before, close, isBudgetFocused = false }: ProjectFormProp
   return (
     <form class="fields" onSubmit={send}>
       <Text draft={draft} name="name" label="Name" hint="e.g. a team or a product" />
-      <LimitFields draft={draft} isBudgetFocused={isBudgetFocused} />
+      <LimitFields draft={draft} isBudgetFocused={isBudgetFocused} spender={before && { project: before.id }} />
       <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
       <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
     </form>

@@ -3,9 +3,8 @@ import type { UsageReport } from '#schemas/usage.ts'
 import { isOperator } from '#services/console/api/client.ts'
 import { countText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { queryParam } from '#services/console/parts/router.ts'
+import { DAY_SECONDS, dayOf, HOUR_SECONDS, hourOf, monthStart, startOf, type Window } from '#shared/usage/comparison.ts'
 
-export const DAY_SECONDS = 86_400
-export const HOUR_SECONDS = 3_600
 const HOURS_MAX = 7
 export type Report = z.infer<typeof UsageReport>
 export type Row = Report['data'][number]
@@ -87,49 +86,6 @@ function boundsOf(range: string, today: string): readonly [from: string, to: str
   return [queryParam('from') || to, to]
 }
 
-/** First day of the month of a day. @param months Months that are added */
-export function monthStart(day: string, months: number): string {
-  return dayOf(Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)) - 1 + months) / 1_000)
-}
-
-interface Window {
-  /** First and last day or hour, both included. */
-  readonly from: string
-  readonly to: string
-}
-
-/**
- * The windows that changes compare: the full hours or days of a view, and equally many before them. Example: at 15:20, the hours from 00:00 to 15:00 of
- * today are compared with those of yesterday. The days of a month are compared with the same days of the month before. Undefined if the view has no full
- * hour or day.
- */
-export function comparisonOf({ since, until, unit, range, from }: View): { now: Window; before: Window } | undefined {
-  const textOf = unit === 'hour' ? hourOf : dayOf
-  const end = Math.min(until, startOf(textOf(serviceNow())))
-  if (end <= since) return undefined
-  const now = { from: textOf(since), to: textOf(end - 1) }
-  if (unit === 'day' && range.endsWith('month')) {
-    const [first, limit] = [monthStart(from, -1), startOf(from)]
-    const last = range === 'month' ? Math.min(startOf(first) + end - since, limit) : limit
-    return { now, before: { from: first, to: dayOf(last - 1) } }
-  }
-  const shift = unit === 'hour' && range !== '24h' ? DAY_SECONDS : end - since
-  return { now, before: { from: textOf(since - shift), to: textOf(end - shift - 1) } }
-}
-
-export function dayOf(seconds: number): string {
-  return new Date(seconds * 1_000).toISOString().slice(0, 10)
-}
-
-function hourOf(seconds: number): string {
-  return new Date(seconds * 1_000).toISOString().slice(0, 13)
-}
-
-/** Start of a UTC day or hour, in Unix seconds. */
-export function startOf(time: string): number {
-  return (Date.parse(time.length > 10 ? `${time}:00:00Z` : time) || 0) / 1_000
-}
-
 /** A UTC hour, such as `26 Nov 2026, 15:00`. @param later Seconds that are added */
 function hourText(hour: string, later = 0): string {
   const text = hourOf(startOf(hour) + later)
@@ -139,12 +95,6 @@ function hourText(hour: string, later = 0): string {
 export function periodText({ from, to }: Window): string {
   if (from.length > 10) return `${hourText(from)} to ${hourText(to, HOUR_SECONDS)}`
   return from === to ? dayText(from) : `${dayText(from)} to ${dayText(to)}`
-}
-
-/** Change of a value in percent, such as `+12 %`. @param before Earlier value, above 0 */
-export function growthText(now: number, before: number): string {
-  const percent = Math.round((now / before - 1) * 100)
-  return `${percent < 0 ? '−' : '+'}${Math.abs(percent)} %`
 }
 
 /** The time of a view as filters of the request log, so that a list has the requests that this screen counts. */

@@ -7,16 +7,15 @@ import { BASE, setQuery, urlWith } from '#services/console/parts/router.ts'
 import { Empty } from '#services/console/parts/states.tsx'
 import { Cell, ExportCsv, Table } from '#services/console/parts/table.tsx'
 import { Filter } from '#services/console/screens/requests/failures.tsx'
-import { forecastText } from '#shared/usage/budget-forecast.ts'
-import { dayOf, GROUPS, type Group, growthText, type Report, type Row, type View, windowOf } from './range.ts'
+import { dayOf, growthText } from '#shared/usage/comparison.ts'
+import { forecastText, spentPartText } from '#shared/usage/forecast.ts'
+import { GROUPS, type Group, type Report, type Row, type View, windowOf } from './range.ts'
 
 export interface Spending {
   /** Usage by the group of the view, the most expensive first. */
   readonly groups: Report
   /** Usage by project, key and model, the most expensive first. */
   readonly parts: Report
-  /** The compared windows by the group of the view. Undefined without an earlier window. */
-  readonly compared: { readonly now: Report; readonly before: Report } | undefined
 }
 
 interface SpendersProps {
@@ -29,7 +28,7 @@ interface SpendersProps {
  * Grouping of the table after a click on a row, by the grouping before the click. Example: a click on project A filters by project A and
  * groups the table by model.
  */
-const NEXT: Readonly<Record<Group, Group>> = { project: 'model', key: 'model', model: 'key', endpoint: 'model' }
+export const NEXT: Readonly<Record<Group, Group>> = { project: 'model', key: 'model', model: 'key', endpoint: 'model' }
 const NUMBERS = ['Requests', 'Failed', 'Input tokens', 'Output tokens']
 const HIDDEN = ['Share', 'Input tokens', 'Output tokens']
 
@@ -84,7 +83,7 @@ function Headline({ spending, by }: { readonly spending: Spending; readonly by: 
   const [first] = spending.groups.data
   const { cost_usd } = spending.groups.total
   if (!first || cost_usd === 0) return null
-  const change = changeOf(first.group, spending)
+  const change = changeOf(first)
   const mostly = mostlyText(by, first, spending)
   return (
     <p>
@@ -104,17 +103,14 @@ export function nameOf(group: string, id: string): string {
   return group === 'project' ? projectName(id) : group === 'key' ? keyName(id) : id
 }
 
-function percentText(part: number, all: number): string {
+export function percentText(part: number, all: number): string {
   return `${Math.round((100 * part) / all)} %`
 }
 
-/** Change of the cost of a group between the compared windows. Undefined if a cost is unknown, because reports list only the most expensive groups. */
-function changeOf(group: string, { compared }: Spending) {
+/** Change of the cost of a group between the compared windows. Undefined if a cost is unknown. */
+function changeOf({ compared }: Row) {
   if (!compared) return undefined
-  const costIn = ({ data, has_more }: Report) =>
-    data.find((row) => row.group === group)?.cost_usd ?? (has_more ? undefined : 0)
-  const [now, before] = [costIn(compared.now), costIn(compared.before)]
-  if (now === undefined || before === undefined) return undefined
+  const { current_cost_usd: now, previous_cost_usd: before } = compared
   return { text: before === 0 ? 'new' : growthText(now, before), before, now }
 }
 
@@ -128,16 +124,23 @@ function mostlyText(by: Group, { group, cost_usd }: Row, { parts }: Spending): s
     (name) => name !== by && (name !== 'project' || isOperator.value),
   )
   const tops = others.flatMap((name) => {
-    // By id, because two keys may have the same name.
-    const costs = new Map<string, { readonly text: string; readonly cost: number }>()
-    for (const { groups, cost_usd: cost } of own) {
-      const id = groups?.[name] ?? ''
-      costs.set(id, { text: groups?.[PARTS[name]] || nameOf(name, id), cost: (costs.get(id)?.cost ?? 0) + cost })
-    }
-    const [top] = [...costs.values()].toSorted((a, b) => b.cost - a.cost)
-    return top?.text ? [`${name} ${top.text} (${percentText(top.cost, cost_usd)})`] : []
+    const top = topOf(own, name)
+    return top ? [`${name} ${top.text} (${percentText(top.cost, cost_usd)})`] : []
   })
   return tops.join(', ')
+}
+
+/** The project, key or model with the highest cost in the rows. Undefined without a cost or a name. */
+export function topOf(rows: readonly Row[], name: keyof typeof PARTS) {
+  // By id, because two keys may have the same name.
+  const costs = new Map<string, { readonly id: string; readonly text: string; readonly cost: number }>()
+  for (const { groups, cost_usd } of rows) {
+    const id = groups?.[name] ?? ''
+    const text = groups?.[PARTS[name]] || nameOf(name, id)
+    costs.set(id, { id, text, cost: (costs.get(id)?.cost ?? 0) + cost_usd })
+  }
+  const [top] = [...costs.values()].toSorted((a, b) => b.cost - a.cost)
+  return top?.text && top.cost > 0 ? top : undefined
 }
 
 interface GroupRowProps {
@@ -153,7 +156,7 @@ function GroupRow({ row, view, spending }: GroupRowProps) {
   const query = { ...filters, [by]: group, status: 'failed', ...windowOf(view) }
   const share = total.cost_usd > 0 ? cost_usd / total.cost_usd : calls / Math.max(1, total.calls)
   const mostly = mostlyText(by, row, spending)
-  const change = changeOf(group, spending)
+  const change = changeOf(row)
   return (
     <tr>
       <Cell column={GROUPS[by]}>
@@ -242,8 +245,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
             <tr key={owner + id}>
               <Owner owner={owner} id={id} name={name} />
               <Cell column="Spent">
-                {usdText(spent_usd)} of {usdText(budget_usd)}
-                {budget_usd > 0 && ` (${Math.round((spent_usd / budget_usd) * 100)} %)`}
+                {usdText(spent_usd)} of {usdText(budget_usd)} ({spentPartText(budget)})
                 <progress
                   value={Math.min(spent_usd, budget_usd)}
                   max={budget_usd || 1}

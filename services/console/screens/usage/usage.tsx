@@ -15,26 +15,18 @@ import {
   sumOf,
   useFailures,
 } from '#services/console/screens/requests/failures.tsx'
-import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
 import {
-  comparisonOf,
+  changeText,
+  coverageText,
   DAY_SECONDS,
   dayOf,
-  GROUPS,
-  type Group,
-  growthText,
   HOUR_SECONDS,
-  METRICS,
-  monthStart,
-  periodText,
-  RANGES,
-  type Report,
+  logCoverageText,
   startOf,
-  type View,
-  viewOf,
-  windowOf,
-} from './range.ts'
-import { Budgets, nameOf, Spenders, type Spending } from './spending.tsx'
+} from '#shared/usage/comparison.ts'
+import { monthForecastText } from '#shared/usage/forecast.ts'
+import { GROUPS, type Group, METRICS, periodText, RANGES, type Report, type View, viewOf, windowOf } from './range.ts'
+import { Budgets, NEXT, nameOf, percentText, Spenders, type Spending, topOf } from './spending.tsx'
 
 const REFRESH_INTERVAL_MS = 30_000
 
@@ -48,33 +40,27 @@ export function Usage() {
   const query = new URLSearchParams({ ...view.filters, from: view.from, to: view.to }).toString()
   const loaded = useSignal<Loaded | undefined>(undefined)
   const problem = useSignal('')
-  const windows = comparisonOf(view)
   const refresh = async (signal: AbortSignal) => {
-    const fetchBy = (by: string, range: object = {}) => {
+    const fetchBy = (by: string, more: object = {}) => {
       const order_by = by === view.unit ? 'group' : 'cost'
-      const asked = { ...view.filters, from: view.from, to: view.to, ...range, group_by: by, order_by }
+      const asked = { ...view.filters, from: view.from, to: view.to, group_by: by, order_by, ...more }
       return fetchJson<Report>(`/v1/usage?${new URLSearchParams(asked)}`, { signal })
     }
-    const fetchCompared = async () => {
-      if (!windows) return undefined
-      const [now, before] = await Promise.all([fetchBy(view.by, windows.now), fetchBy(view.by, windows.before)])
-      return { now, before }
-    }
     try {
-      const [times, groups, parts, compared] = await Promise.all([
-        ...[fetchBy(view.unit), fetchBy(view.by), fetchBy('project,key,model')],
-        // Hours are stored for some days only. If the compared hours are deleted, then the page shows no changes in percent.
-        fetchCompared().catch(() => undefined),
-      ] as const)
+      const [times, groups, parts] = await Promise.all([
+        fetchBy(view.unit),
+        fetchBy(view.by, { compare: 'previous' }),
+        fetchBy('project,key,model'),
+      ])
       batch(() => {
-        loaded.value = { times, groups, parts, compared }
+        loaded.value = { times, groups, parts }
         problem.value = ''
       })
     } catch (error) {
       if (!signal.aborted) problem.value = messageOf(error)
     }
   }
-  usePoll(REFRESH_INTERVAL_MS, refresh, [query, JSON.stringify(windows), view.by, isOperator.value])
+  usePoll(REFRESH_INTERVAL_MS, refresh, [query, view.by, isOperator.value])
   return (
     <section class="usage">
       <div class="title">
@@ -231,6 +217,8 @@ function DayInput({ label, name, value }: { readonly label: string; readonly nam
   )
 }
 
+type Comparison = NonNullable<Report['comparison']>
+
 interface TotalsProps {
   readonly loaded: Loaded
   readonly view: View
@@ -238,8 +226,9 @@ interface TotalsProps {
 }
 
 /** Sums of the range, each with its change since the previous window. */
-function Totals({ loaded: { times, compared }, view, failures }: TotalsProps) {
+function Totals({ loaded: { times, groups, parts }, view, failures }: TotalsProps) {
   const { total } = times
+  const { comparison, current_month } = groups
   const figures = [
     ['Cost', 'cost_usd', usdText],
     ['Requests', 'calls', countText],
@@ -248,14 +237,34 @@ function Totals({ loaded: { times, compared }, view, failures }: TotalsProps) {
     ['Cached input', 'cached_input_tokens', countText],
     ['Output tokens', 'output_tokens', countText],
   ] as const
-  const forecast = view.range === 'month' ? monthEndOf(times, view) : undefined
-  const notes: Readonly<Record<string, string | false | undefined>> = {
-    cost_usd: forecast !== undefined && `about ${usdText(forecast)} at the end of the month`,
-    failed: total.failed > 0 && failures && kindsText(failures, total.failed),
+  const spender = isOperator.value ? 'project' : 'key'
+  const tops = [
+    ['Top spender', spender, topOf(parts.data, spender)],
+    ['Top model', 'model', topOf(parts.data, 'model')],
+  ] as const
+  const notes: Readonly<Record<string, string | false | null | undefined>> = {
+    cost_usd: current_month && current_month.spent_usd > 0 && monthForecastText(current_month),
+    failed: total.failed > 0 && failures && kindsText(failures, total.failed, view),
   }
   return (
     <>
       <dl class="card totals" aria-label="Totals">
+        {tops.map(
+          ([name, part, top]) =>
+            top && (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>
+                  <a class="figure" href={urlWith({ [part]: top.id, by: NEXT[part] })}>
+                    {top.text}
+                  </a>
+                  <small class="dim">
+                    {usdText(top.cost)} ({percentText(top.cost, total.cost_usd)})
+                  </small>
+                </dd>
+              </div>
+            ),
+        )}
         {figures.map(([name, field, textOf]) => (
           <div key={name}>
             <dt>{name}</dt>
@@ -263,61 +272,56 @@ function Totals({ loaded: { times, compared }, view, failures }: TotalsProps) {
               {textOf(total[field])}
               {field === 'failed' && total.calls > 0 && ` (${((total.failed / total.calls) * 100).toFixed(1)} %)`}{' '}
               {notes[field] && <small>{notes[field]}</small>}
-              <small class="dim">{changeText(compared, total[field], (report) => report.total[field], textOf)}</small>
+              {comparison && (
+                <Change text={changeText(comparison, field, total[field], textOf)} comparison={comparison} />
+              )}
             </dd>
           </div>
         ))}
       </dl>
-      {compared && compared.before.total.calls > 0 && (
-        <p class="dim">
-          Changes compare {periodText(compared.now)} with {periodText(compared.before)}.
-        </p>
-      )}
+      {comparison && total.calls > 0 && <ComparisonNote comparison={comparison} />}
     </>
   )
 }
 
-/**
- * The two kinds of failed calls, such as `78 server errors, 14 refused`. The request log may have fewer calls than the ledger, because the
- * log stores calls for a shorter time.
- */
-function kindsText({ data }: FailureList, failed: number): string {
+function Change({ text, comparison }: { readonly text: string; readonly comparison: Comparison }) {
+  const coverage = text && coverageText(comparison)
+  return (
+    <small class="dim">
+      {text}
+      {coverage && ` (${coverage})`}
+    </small>
+  )
+}
+
+/** The compared periods, and the part of the earlier one that has data, because a change since an incomplete period looks like growth. */
+function ComparisonNote({ comparison }: { readonly comparison: Comparison }) {
+  const { current, previous } = comparison
+  if (previous.total.calls === 0) {
+    return <p class="dim">No change is shown: {periodText(previous)} has no data.</p>
+  }
+  const coverage = coverageText(comparison)
+  return (
+    <p class="dim">
+      Changes compare {periodText(current)} with {periodText(previous)}
+      {coverage && (
+        <>
+          {' '}
+          (<b>previous period: {coverage}</b>)
+        </>
+      )}
+      .
+    </p>
+  )
+}
+
+/** The two kinds of failed calls, such as `78 server errors, 14 refused`, and the number of those that are no longer in the request log. */
+function kindsText({ data, has_more, log_since }: FailureList, failed: number, { since }: View): string {
   const sum = sumOf(data)
   const ofServer = sumOf(data.filter(isServerError))
   const kinds = `${countText(ofServer)} server ${ofServer === 1 ? 'error' : 'errors'}, ${countText(sum - ofServer)} refused`
-  return sum === failed ? kinds : `the request log has ${countText(sum)} of them: ${kinds}`
-}
-
-/**
- * The change since the previous window with both values, such as `+12 % from 1,100`. If the total includes an incomplete day or hour, which the
- * comparison leaves out, then the compared sum is shown too: `+12 %: 1,232 after 1,100`. Empty if there is no earlier value.
- */
-function changeText(
-  compared: Spending['compared'],
-  total: number,
-  of: (report: Report) => number,
-  textOf: (value: number) => string,
-): string {
-  const before = compared ? of(compared.before) : 0
-  if (!compared || before === 0) return ''
-  const now = of(compared.now)
-  const change = growthText(now, before)
-  return now === total ? `${change} from ${textOf(before)}` : `${change}: ${textOf(now)} after ${textOf(before)}`
-}
-
-/**
- * Returns the expected cost at the end of the month, computed like the forecast of a budget. The report contains only days of this month, so in the
- * first week the forecast of a budget may use more days. Undefined if there is too little spending, and on the first day of the month, because the
- * report then contains hours instead of days.
- */
-function monthEndOf({ total, data }: Report, { from, unit }: View): number | undefined {
-  if (unit === 'hour') return undefined
-  const nowMs = serviceNow() * 1_000
-  const last = data.filter(({ group }) => Date.parse(group) >= nowMs - (FORECAST_DAYS + 1) * DAY_SECONDS * 1_000)
-  const state = { spent_usd: total.cost_usd, remaining_usd: 0, resets_at: startOf(monthStart(from, 1)) }
-  return (
-    forecastOf(state, new Map(last.map(({ group, cost_usd }) => [group, cost_usd])), nowMs)?.month_end_usd ?? undefined
-  )
+  const missing = has_more ? '' : logCoverageText(log_since ?? null, since, failed - sum)
+  return missing ? `${kinds}; ${missing}` : kinds
 }
 
 interface OverTimeProps {

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { forecastOf, forecastText } from '#shared/usage/budget-forecast.ts'
+import { forecastOf, forecastText, monthForecastText, spentPartText } from '#shared/usage/forecast.ts'
 
 const NOW = Date.parse('2030-12-05T12:00:00Z')
 const RESET = Date.parse('2031-01-01') / 1_000
@@ -15,6 +15,7 @@ it.each([
 ])('a forecast of a budget %s', (_, days, remaining_usd, day, text) => {
   const forecast = forecastOf({ spent_usd: 9, remaining_usd, resets_at: RESET }, days, NOW)
   expect(forecast?.usd_per_day).toBeCloseTo(20 / 5.5)
+  expect(monthForecastText({ forecast })).toBe(`${MONTH_END}, at the rate of the last 6 days`)
   expect(forecast?.used_up_at && new Date(forecast.used_up_at * 1_000).toISOString().slice(0, 10)).toBe(day)
   expect(forecastText({ spent_usd: 9, remaining_usd, resets_at: RESET, forecast })).toBe(text)
 })
@@ -34,4 +35,20 @@ it.each([
   expect(forecastText({ spent_usd: 9, remaining_usd: 5, resets_at: RESET, forecast: null })).toBe(
     'too little spending for a forecast',
   )
+})
+
+it('the spent part of a budget is rounded down, so that 100 % means that the budget is used up', () => {
+  const partOf = (spent_usd: number, budget_usd = 10) => spentPartText({ spent_usd, budget_usd })
+  expect([partOf(0), partOf(9.99), partOf(10), partOf(0, 0), partOf(0.29, 1)]).toEqual([
+    '0 %',
+    '99 %',
+    '100 %',
+    '100 %',
+    '29 %',
+  ])
+})
+
+it('a forecast without a budget has no day on which the budget is used up', () => {
+  const forecast = forecastOf({ spent_usd: 9, resets_at: RESET }, week, NOW)
+  expect(forecast).toMatchObject({ used_up_at: null, days: 6 })
 })
