@@ -176,6 +176,8 @@ export const PoolListAnswer = z.object({
 
 const FailureCount = z.object({ failed: Count, calls: Count })
 
+const RequestCount = z.object({ name: z.string(), requests: z.int() })
+
 export const FindingListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -206,13 +208,19 @@ export const FindingListAnswer = z.object({
           .boolean()
           .describe('true: an hour had more calls than were read, or the problem began before the first of the hours'),
         last_failure_at: Seconds,
+        verdict: z
+          .enum(['new', 'worse', 'better', 'steady'])
+          .default('new')
+          .describe('Failed share of the last hour compared with that of the hour before; new: no calls before'),
+        last_hour: FailureCount.nullable().default(null),
         previous_hour: FailureCount.nullable().describe('Hour before the last hour. null: the failures began later'),
         hours: z.array(FailureCount.extend({ at: Seconds })).describe('Clock hours since the start, the oldest first'),
       })
         .nullable()
         .default(null)
         .describe('Calls of a failing model since the start of the problem, at most 24 hours. null: no failing model'),
-      projects: z.array(z.string()).describe('Names of the affected projects, the most affected first'),
+      errors: z.array(RequestCount).default([]).describe('Failed requests by error code, the most frequent first'),
+      projects: z.array(RequestCount).describe('Failed requests by project name, the most affected first'),
     }),
   ),
   has_more: z.literal(false),

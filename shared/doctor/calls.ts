@@ -12,7 +12,9 @@
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import type { RequestOutcome, RequestRow } from '#shared/store/requests.ts'
-import { type FailureCount, type FailureTrend, type Finding, failed, warned } from './check.ts'
+import { type FailureCount, VERDICTS, verdictOf, verdictText } from '#shared/usage/comparison.ts'
+import { spentPartText } from '#shared/usage/forecast.ts'
+import { type FailureTrend, type Finding, failed, type RequestCount, warned } from './check.ts'
 
 export const RECENT_MINUTES = 15
 const RECENT_MS = RECENT_MINUTES * 60_000
@@ -168,24 +170,27 @@ function decisive(rows: readonly EndedRow[]) {
 }
 
 function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, nowMs: number): Finding {
-  const { model, codes, projects, message: cause, sinceMs, isSinceCut, windowFromMs, isCut, trend } = one
+  const { model, codes, message: cause, sinceMs, isSinceCut, windowFromMs, isCut, trend } = one
   const [code = null] = ranked(codes)
-  const byName = new Map([...projects].map(([id, calls]) => [nameOf(id) ?? id, calls]))
+  const projects = countsOf(one.projects, nameOf)
   const minutes = Math.max(1, Math.round((nowMs - windowFromMs) / 60_000))
-  const window = isCut ? `in the last ${minutes} min` : 'in the last hour'
-  const summary = summaryOf(one, window)
-  const paused = openCircuits.some((circuit) => circuit.model === model)
-    ? ' New calls are refused until a test call succeeds.'
-    : ''
+  const summary = summaryOf(one, isCut ? `in the last ${minutes} min` : 'in the last hour')
   const more = trend.isLowerBound ? 'at least ' : ''
-  const since = `${more}${count(trend.failed)} of ${count(trend.calls)} calls failed, the last ${agoText(nowMs - trend.lastFailureAtMs)}`
-  const start = `The first failure was ${agoText(nowMs - sinceMs)}${isSinceCut ? ' or earlier' : ''}; since then, ${since}.`
-  const quoted = cause === null ? '' : ` Most frequent message: ${sentence(cause)}`
-  const message = `The model '${model}' is failing: ${summary}.${quoted} ${start} By project: ${listed(byName)}.${paused}`
+  const start = `First failure ${agoText(nowMs - sinceMs)}${isSinceCut ? ' or earlier' : ''}; since then, ${more}${count(trend.failed)} of ${count(trend.calls)} calls failed, the last ${agoText(nowMs - trend.lastFailureAtMs)}.`
+  const details = [
+    ...(trend.previousHour ? [`${VERDICTS[verdictOf(trend)]}: ${verdictText(trend)}.`] : []),
+    start,
+    `Failed requests by project: ${listed(projects)}.`,
+    ...(cause === null ? [] : [`Most frequent message: ${sentence(cause)}`]),
+    ...(openCircuits.some((circuit) => circuit.model === model)
+      ? ['New calls are refused until a test call succeeds.']
+      : []),
+  ]
+  const message = `The model '${model}' is failing: ${summary}.`
   return {
-    ...failed('upstream', message, remedyOf(code, cause ?? '')),
-    ...{ model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause), sinceMs, trend },
-    ...{ windowFromMs, errorCodes: codesIn(one), projects: ranked(byName) },
+    ...failed('upstream', message, `${upstreamRemedyOf(code, cause ?? '')} ${UNTIL_SUCCESS}`),
+    ...{ details, model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause) },
+    ...{ sinceMs, trend, windowFromMs, errorCodes: codesIn(one), errors: countsOf(codes), projects },
   }
 }
 
@@ -210,41 +215,38 @@ function agoText(ms: number): string {
 function circuitFinding({ model, workers }: CallFacts['openCircuits'][number]): Finding {
   const reporters = workers === 1 ? '1 worker' : `${workers} workers`
   const message = `The upstream of '${model}' keeps failing, as ${reporters} reported. Calls of this model are refused until a test call succeeds.`
-  return { ...failed('upstream', message, remedyOf(null)), model, title: `${model} is failing` }
+  return { ...failed('upstream', message, upstreamRemedyOf(null)), model, title: `${model} is failing` }
 }
 
 const UNTIL_SUCCESS = `The alert ends after at most ${RECOVERED_CALLS} successful calls in a row.`
-const REMEDIES: ReadonlyMap<string | null, string> = new Map([
-  ['upstream_error', `Start or check the upstream server, or correct its base_url in models.yaml. ${UNTIL_SUCCESS}`],
-  [
-    'upstream_refused',
-    `Correct the variable of api_key_env in models.yaml, or the account of the provider. ${UNTIL_SUCCESS}`,
-  ],
-  [
-    'upstream_timeout',
-    `Check the load of the upstream server, or raise the timeouts of the model in models.yaml. ${UNTIL_SUCCESS}`,
-  ],
-  [
-    'overloaded',
-    `Check the load and the log of the upstream server, or add servers to base_urls in models.yaml. ${UNTIL_SUCCESS}`,
-  ],
-])
+/** Remedies for an operator by the error code of a call that an upstream server failed. */
+export const UPSTREAM_REMEDIES = {
+  upstream_error: 'Start or check the upstream server, or correct its base_url in models.yaml.',
+  upstream_refused: 'Correct the variable of api_key_env in models.yaml, or the account of the provider.',
+  upstream_timeout: 'Check the load of the upstream server, or raise the timeouts of the model in models.yaml.',
+  overloaded: 'Check the load and the log of the upstream server, or add servers to base_urls in models.yaml.',
+} as const
 
 /** Remedies for causes that the text of the error names, because one error code has several causes. */
 const REMEDIES_BY_CAUSE: readonly (readonly [RegExp, string])[] = [
   [
     /out of memory/i,
-    `The upstream server lacks memory. Restart it with fewer parallel requests or a shorter context, or add servers to base_urls. ${UNTIL_SUCCESS}`,
+    'The upstream server lacks memory. Restart it with fewer parallel requests or a shorter context, or add servers to base_urls.',
   ],
-  [/HTTP 5\d\d/, `The upstream server answers with errors, so check its log. ${UNTIL_SUCCESS}`],
+  [/HTTP 5\d\d/, 'The upstream server answers with errors, so check its log.'],
 ]
 
-function remedyOf(code: string | null, cause = ''): string {
+/**
+ * The remedy for an operator. The alert about a failing model and the page of a failed request show the same text.
+ *
+ * @param cause Message of the error
+ */
+export function upstreamRemedyOf(code: string | null, cause = ''): string {
   const byCause = REMEDIES_BY_CAUSE.find(([text]) => code !== 'upstream_refused' && text.test(cause))
   if (byCause) return byCause[1]
-  const general =
-    'Check the upstream server, and the base_url and key of the model in models.yaml. `npx sluice logs --status failed` shows the calls.'
-  return REMEDIES.get(code) ?? general
+  if (code !== null && Object.hasOwn(UPSTREAM_REMEDIES, code))
+    return UPSTREAM_REMEDIES[code as keyof typeof UPSTREAM_REMEDIES]
+  return 'Check the upstream server, and the base_url and key of the model in models.yaml. `npx sluice logs --status failed` shows the calls.'
 }
 
 function sentence(text: string): string {
@@ -258,12 +260,12 @@ function rateFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<strin
     const rate = failureRateOf(outcomes)
     const { failed, calls, codes } = rate
     if (model === null || reported.has(model) || failed < FAILED_MIN || failed < calls * FAILED_PART_MIN) return []
-    const message = `${count(failed)} of ${count(calls)} calls of '${model}' failed in the last ${RECENT_MINUTES} minutes: ${listed(codes)}.`
+    const message = `${count(failed)} of ${count(calls)} calls of '${model}' failed in the last ${RECENT_MINUTES} minutes: ${listed(countsOf(codes))}.`
     const remediation = `\`npx sluice logs --model ${model} --status failed\` shows the errors.`
     const title = `${model}: ${Math.round((100 * failed) / calls)} % of the calls fail`
     const summary = summaryOf(rate, `in the last ${RECENT_MINUTES} minutes`)
-    const projects = ranked(rate.projects).map((id) => nameOf(id) ?? id)
-    const window = { windowFromMs: nowMs - RECENT_MS, errorCodes: codesIn(rate) }
+    const projects = countsOf(rate.projects, nameOf)
+    const window = { windowFromMs: nowMs - RECENT_MS, errorCodes: codesIn(rate), errors: countsOf(codes) }
     return [{ ...warned('calls', message, remediation), model, title, summary, cause: '', ...window, projects }]
   })
 }
@@ -275,18 +277,18 @@ function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<st
     )
     const sum = refused.reduce((total, { calls }) => total + calls, 0)
     if (sum < REFUSED_MIN) return []
-    const projects = new Map<string, number>()
-    for (const { project, calls } of refused) add(projects, nameOf(project) ?? project, calls)
+    const byProject = new Map<string, number>()
+    for (const { project, calls } of refused) add(byProject, project, calls)
+    const projects = countsOf(byProject, nameOf)
     const message = `${count(sum)} calls were refused in the last ${RECENT_MINUTES} minutes (${code}), by project: ${listed(projects)}.`
     const remediation = `${remedy} \`npx sluice logs --error-code ${code}\` shows the calls.`
-    const alert = { title: `Calls are refused (${code})`, windowFromMs: nowMs - RECENT_MS, projects: ranked(projects) }
+    const alert = { title: `Calls are refused (${code})`, windowFromMs: nowMs - RECENT_MS, projects }
     return [{ ...warned('refusals', message, remediation), errorCodes: [code], ...alert }]
   })
 }
 
 function budgetFinding({ owner, id, name, month, budget_usd, spent_usd }: BudgetState): Finding[] {
   if (budget_usd === 0 || spent_usd < budget_usd * BUDGET_PART_MIN) return []
-  const part = Math.floor((spent_usd / budget_usd) * 100)
   const used = `$${spent_usd.toFixed(2)} of $${budget_usd.toFixed(2)}`
   const remediation = `Raise it: npx sluice ${owner}s update ${id} --budget USD`
   if (spent_usd >= budget_usd) {
@@ -294,7 +296,11 @@ function budgetFinding({ owner, id, name, month, budget_usd, spent_usd }: Budget
     return [failed('budget', message, remediation)]
   }
   return [
-    warned('budget', `The budget of the ${owner} '${name ?? id}' for ${month} is at ${part} % (${used}).`, remediation),
+    warned(
+      'budget',
+      `The budget of the ${owner} '${name ?? id}' for ${month} is at ${spentPartText({ spent_usd, budget_usd })} (${used}).`,
+      remediation,
+    ),
   ]
 }
 
@@ -307,10 +313,14 @@ function ranked(counts: ReadonlyMap<string, number>): readonly string[] {
   return [...counts].toSorted(([, a], [, b]) => b - a).map(([name]) => name)
 }
 
-function listed(counts: ReadonlyMap<string, number>): string {
-  const all = [...counts].toSorted(([, a], [, b]) => b - a)
+/** The counts with names, the highest first. */
+function countsOf(counts: ReadonlyMap<string, number>, nameOf: CallFacts['nameOf'] = () => null): RequestCount[] {
+  return ranked(counts).map((id) => ({ name: nameOf(id) ?? id, requests: counts.get(id) ?? 0 }))
+}
+
+function listed(all: readonly RequestCount[]): string {
   const more = all.length > NAMES_MAX ? [`${all.length - NAMES_MAX} more`] : []
-  return [...all.slice(0, NAMES_MAX).map(([name, calls]) => `${name} ${count(calls)}`), ...more].join(', ')
+  return [...all.slice(0, NAMES_MAX).map(({ name, requests }) => `${name} ${count(requests)}`), ...more].join(', ')
 }
 
 function count(value: number): string {

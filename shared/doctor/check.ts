@@ -1,21 +1,23 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Config } from '#shared/config/config.ts'
-
-/** Number of calls in a period, and number of these calls that failed. */
-export interface FailureCount {
-  readonly failed: number
-  readonly calls: number
-}
+import type { FailureCount } from '#shared/usage/comparison.ts'
 
 /** Failures of a model from their start until now, at most 24 hours. */
 export interface FailureTrend extends FailureCount {
   /** Whether the counts are lower bounds: an hour had more calls than were read, or the failures began before the first of the hours. */
   readonly isLowerBound: boolean
   readonly lastFailureAtMs: number
+  readonly lastHour: FailureCount
   /** The hour before the last hour. Null if the failures began later. */
   readonly previousHour: FailureCount | null
   /** Clock hours (UTC) since the start, the oldest first. */
   readonly hours: readonly (FailureCount & { readonly atMs: number })[]
+}
+
+/** Number of failed requests of a project or with an error code. */
+export interface RequestCount {
+  readonly name: string
+  readonly requests: number
 }
 
 export interface Finding {
@@ -40,8 +42,9 @@ export interface Finding {
   readonly sinceMs?: number
   /** Calls of a failing model since the start of the problem. */
   readonly trend?: FailureTrend
-  /** Names of the affected projects, the most affected first. */
-  readonly projects?: readonly string[]
+  /** Affected projects and error codes with the numbers of their failed requests, the highest first. */
+  readonly projects?: readonly RequestCount[]
+  readonly errors?: readonly RequestCount[]
 }
 
 /** A read-only check of one dependency. If `run` throws, then the result is a finding with status `fail`. */

@@ -4,6 +4,7 @@ import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { nextStepOf, REMEDIES } from '#services/ingress/admin/next-step.ts'
 import { problemError } from '#services/ingress/body/problem.ts'
+import { UPSTREAM_REMEDIES, upstreamRemedyOf } from '#shared/doctor/calls.ts'
 import { errorHeaders } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -38,12 +39,17 @@ const ROW = { id: 'req_1', jobId: null, firstOutputMs: null }
 it('the suggested next step after a failed request is different for operators and for other callers', () => {
   const failed = { ...ROW, errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
   const step = 'Use another model, or try again later.'
-  expect(nextStepOf(failed, true)).toBe(`The caller: ${step} The operator: Check the log of the model's server.`)
+  expect(nextStepOf(failed, true)).toBe(`The caller: ${step} The operator: ${UPSTREAM_REMEDIES.upstream_error}`)
   expect(nextStepOf(failed, false)).toBe(`${step} If the error persists, send the request id req_1 to the operator.`)
   const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused for 12 s.' }
   expect(nextStepOf(paused, true)).toBe(
-    "The caller: Retry after 12 s, or use another model. The operator: Check the log of the model's server.",
+    `The caller: Retry after 12 s, or use another model. The operator: ${UPSTREAM_REMEDIES.upstream_error}`,
   )
+  const busy = { ...failed, errorCode: 'overloaded', upstreamMessage: 'CUDA out of memory' }
+  expect(nextStepOf({ ...busy, worker: 'w1' }, true), 'call that the upstream server refused').toContain(
+    upstreamRemedyOf('overloaded', 'CUDA out of memory'),
+  )
+  expect(nextStepOf({ ...busy, worker: null }, true), 'call that no worker ran').toContain('npx sluice doctor')
   expect(nextStepOf({ ...failed, errorCode: null }, true)).toBeNull()
 })
 

@@ -25,6 +25,7 @@ import { jobsTopic } from '#shared/jobs/records.ts'
 import { hasScope } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
+import { verdictOf } from '#shared/usage/comparison.ts'
 import { depthOf, inTime, modelLoads } from './fleet.ts'
 
 /**
@@ -116,7 +117,8 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
 }
 
 function findingObject({ remediation, details = [], model, sinceMs, windowFromMs, trend, ...finding }: Finding) {
-  const { check, status, message, title = null, summary = null, cause = null, errorCodes = [], projects = [] } = finding
+  const { check, status, message, title = null, summary = null, cause = null, errorCodes = [] } = finding
+  const { errors = [], projects = [] } = finding
   const about = { model: model ?? null, error_codes: errorCodes, title, summary, cause }
   const times = { since: secondsOf(sinceMs), window_start: secondsOf(windowFromMs) }
   return {
@@ -128,6 +130,7 @@ function findingObject({ remediation, details = [], model, sinceMs, windowFromMs
     ...about,
     ...times,
     ...trendObject(trend),
+    errors,
     projects,
   }
 }
@@ -137,7 +140,8 @@ function trendObject(trend: FailureTrend | undefined) {
   const { isLowerBound: is_lower_bound, lastFailureAtMs, previousHour: previous_hour, hours, failed, calls } = trend
   const shown = hours.map(({ atMs, ...counts }) => ({ at: atMs / 1_000, ...counts }))
   const last_failure_at = Math.floor(lastFailureAtMs / 1_000)
-  return { trend: { failed, calls, is_lower_bound, last_failure_at, previous_hour, hours: shown } }
+  const verdict = { verdict: verdictOf(trend), last_hour: trend.lastHour, previous_hour }
+  return { trend: { failed, calls, is_lower_bound, last_failure_at, ...verdict, hours: shown } }
 }
 
 function secondsOf(ms: number | undefined): number | null {
@@ -198,7 +202,8 @@ async function failingModels(
     const incident = { ...found, seenAtMs: nowMs }
     known.set(key, incident)
     const { sinceMs, isSinceCut } = incident
-    const trend = await trendOf(calls, incident, fromMs)
+    const lastHour = { failed: rate.failed, calls: rate.calls }
+    const trend = { ...(await trendOf(calls, incident, fromMs)), lastHour }
     const window = { windowFromMs: next?.endedAtMs ?? fromMs, isCut: next !== null }
     failing.push({ model, ...rate, ...window, sinceMs, isSinceCut, trend })
   }
@@ -251,7 +256,7 @@ async function trendOf(
   calls: ModelCalls,
   { sinceMs, hours, seenAtMs }: Incident,
   fromMs: number,
-): Promise<FailureTrend> {
+): Promise<Omit<FailureTrend, 'lastHour'>> {
   const hourAt = (ms: number) => Math.floor(ms / HOUR_MS) * HOUR_MS
   const read: Hour[] = []
   const startMs = hourAt(sinceMs)

@@ -1,4 +1,5 @@
 import type { ErrorCode } from '#schemas/error.ts'
+import { UPSTREAM_REMEDIES, upstreamRemedyOf } from '#shared/doctor/calls.ts'
 import type { RequestRow } from '#shared/store/requests.ts'
 
 /** Remedy for callers without a valid key. Such callers have no access to the console. */
@@ -69,7 +70,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   job_expired: ['Redrive the job, or allow a longer wait.'],
   upstream_timeout: [
     'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
-    "Check the load of the model's server, or raise its timeouts in models.yaml.",
+    UPSTREAM_REMEDIES.upstream_timeout,
   ],
   overloaded: [
     'Retry after the time in the header `Retry-After`, or use another model.',
@@ -92,9 +93,9 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   ],
   upstream_error: [
     'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
-    "Check the log of the model's server.",
+    UPSTREAM_REMEDIES.upstream_error,
   ],
-  upstream_refused: ['Use another model.', 'Fix the entry in models.yaml, or raise the quota at the provider.'],
+  upstream_refused: ['Use another model.', UPSTREAM_REMEDIES.upstream_refused],
 }
 
 type Found = Readonly<Record<string, string | undefined>>
@@ -141,7 +142,8 @@ const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: s
   ],
 ]
 
-type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam' | 'jobId' | 'firstOutputMs'>
+type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam' | 'jobId' | 'firstOutputMs'> &
+  Partial<Pick<RequestRow, 'worker' | 'upstreamMessage'>>
 
 /**
  * Chooses the part of a remedy that applies to a recorded call.
@@ -176,19 +178,27 @@ function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string 
 export function nextStepOf(row: FailedRow, isOperator: boolean): string | null {
   const { id, errorCode } = row
   if (errorCode === null || !Object.hasOwn(REMEDIES, errorCode)) return null
-  const [remedy, operator] = REMEDIES[errorCode as ErrorCode]
+  const [remedy, general] = REMEDIES[errorCode as ErrorCode]
+  const operator = isOfUpstream(row)
+    ? upstreamRemedyOf(errorCode, row.upstreamMessage ?? row.errorMessage ?? '')
+    : general
   const concrete = concreteStepOf(row)
   const more = isOperator
     ? `The operator: ${operator}`
     : `If the error persists, send the request id ${id} to the operator.`
   // The message stands next to the step, so sentences that only refer to the message or the field are left out.
-  const general = () =>
+  const generalSteps = () =>
     remedyFor(remedy, row)
       .split(/(?<=\.) /)
       .filter((sentence) => !/`(?:message|param)`/.test(sentence))
-  const steps = (concrete === undefined ? general() : [concrete]).join(' ')
+  const steps = (concrete === undefined ? generalSteps() : [concrete]).join(' ')
   const caller = isOperator && steps ? `The caller: ${steps}` : steps
   return [caller, ...(operator === undefined ? [] : [more])].join(' ').trim().replaceAll('`', '') || null
+}
+
+/** Whether an upstream server failed the call, so that the remedy of the alert about a failing model applies. */
+function isOfUpstream({ errorCode, worker }: FailedRow): boolean {
+  return errorCode?.startsWith('upstream_') === true || (errorCode === 'overloaded' && worker != null)
 }
 
 function concreteStepOf({ errorCode, errorMessage, errorParam }: FailedRow): string | undefined {

@@ -56,10 +56,12 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     const problems = page.getByRole('list', { name: 'Problems' })
     await problems.getByText('gone is failing', { exact: true }).waitFor()
     await problems
-      .getByText(
-        /^Failing since \d\d:\d\d \(.*\), last failure \d\d:\d\d\. 3 of 3 calls failed in the last hour, all with \w+\. Project: Owner key\./,
-      )
+      .getByText(/^Failing since \d\d:\d\d \(.*\)\. 3 of 3 calls failed in the last hour, all with \w+\.$/)
       .waitFor()
+    await problems.getByText('3 of 3 in the last hour; 3 of 3 since the start').waitFor()
+    const project = problems.getByRole('link', { name: 'Owner key' })
+    expect(await project.getAttribute('href')).toMatch(/requests\?model=gone&error_code=\w+&since=\d+&project=\w+$/)
+    await problems.getByText(/^upstream_\w+ 3: /).waitFor()
     const link = problems.getByRole('link', { name: 'Show these requests' })
     expect(await link.getAttribute('href')).toMatch(/requests\?model=gone&error_code=\w+&since=\d+$/)
     expect(await faultsOf(page, 'home-failing')).toEqual([])
@@ -69,7 +71,12 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
         data: { model: string | null; since: number; trend: object }[]
       }
       const hours = [0, 1].map((nth) => ({ at: 1_800_000_000 + nth * 3_600, failed: 15 * nth + 8, calls: 46 }))
-      const more = { ...{ failed: 56, calls: 92 }, previous_hour: { failed: 8, calls: 46 }, hours }
+      const verdict = {
+        verdict: 'worse',
+        last_hour: { failed: 46, calls: 46 },
+        previous_hour: { failed: 8, calls: 46 },
+      }
+      const more = { failed: 56, calls: 92, hours, ...verdict }
       const shown = data.map((one) =>
         one.trend ? { ...one, since: one.since - 90_000, trend: { ...one.trend, ...more } } : one,
       )
@@ -77,13 +84,13 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     })
     await problems
       .getByText(
-        /^Failing since \d+ \w+, \d\d:\d\d \(1 d ago\): 56 of 92 calls failed, last failure .*; in the hour before 8 of 46 \(17 %\)/,
+        /^Getting worse: 100 % of the calls failed in the last hour, 17 % in the hour before\. Failing since \d+ \w+, \d\d:\d\d \(1 d ago\), last failure/,
       )
       .waitFor()
     await problems.getByRole('img', { name: /^Failed share per hour: \d\d:\d\d 17 %, \d\d:\d\d 50 %$/ }).waitFor()
     await problems.getByText('Failed share per hour', { exact: true }).waitFor()
     await page.unrouteAll({ behavior: 'ignoreErrors' })
-    await problems.getByText(/, last failure \d\d:\d\d\. 3 of 3 calls/).waitFor()
+    await problems.getByText(/ ago\)\. 3 of 3 calls/).waitFor()
     await page.setViewportSize({ width: 360, height: 740 })
     const alert = problems.locator('li > div')
     const lines = async () => ((await alert.boundingBox())?.height ?? 0) / 22.5

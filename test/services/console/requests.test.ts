@@ -89,7 +89,10 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     const error = page.getByRole('region', { name: 'Error' })
     await error.getByText('Next step:').waitFor()
     expect(new URL(page.url()).pathname).toBe(`/console/requests/${failed}`)
-    for (const text of [/scripted to fail/, /The caller: Use another model\. The operator: Fix the entry/])
+    for (const text of [
+      /scripted to fail/,
+      /The caller: Use another model\. The operator: Correct the variable of api_key_env/,
+    ])
       await error.getByText(text).waitFor()
     expect(await error.getByRole('link').getAttribute('href')).toBe('/docs/guide/errors#upstream_refused')
     const attempts = page.getByRole('table', { name: 'Attempts' })

@@ -5,6 +5,7 @@ import { projectName } from '#services/console/api/names.ts'
 import { Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { durationText } from '#shared/lib/duration.ts'
+import { percentOf, VERDICTS, verdictText } from '#shared/usage/comparison.ts'
 import { listPath, type Work } from './summary.tsx'
 
 /** Maximum number of projects that an alert names. */
@@ -37,16 +38,17 @@ export function Problems(props: ProblemsProps) {
   return (
     <ul class="attention" aria-label="Problems">
       {all.map((problem) => (
-        <Alert key={`${problem.title} ${problem.facts}`} problem={problem} />
+        <Alert key={`${problem.title} ${problem.finding?.model} ${problem.text}`} problem={problem} />
       ))}
     </ul>
   )
 }
 
 function NoProblems({ findings, isPreparing, queued }: ProblemsProps) {
-  // While models are loading, no text is shown here, because the page lists these models below. Before the first
-  // checks have ended, their result is not known, so no text is shown either.
-  if (isPreparing || findings === undefined) return null
+  // While models are loading, no text is shown here, because the page lists these models below.
+  if (isPreparing) return null
+  // The note has the height of the later one, so that the page below does not move.
+  if (findings === undefined) return <p class="note dim">Checking the service…</p>
   const queue = queueText(queued)
   const sumOf = (count: (work: QueuedWork) => number) => queued.reduce((sum, work) => sum + count(work), 0)
   const path = listPath(
@@ -69,35 +71,91 @@ function NoProblems({ findings, isPreparing, queued }: ProblemsProps) {
   )
 }
 
-/** An alert. In a narrow window, cause and remedy are hidden until a click, so that several alerts fit. */
-function Alert({ problem }: { readonly problem: Problem }) {
-  const { title, facts, text, isError, requests, trend } = problem
+function Alert({ problem: { title, isError, text, finding } }: { readonly problem: Problem }) {
   return (
     <li class={isError ? 'note bad' : 'note warn'}>
       <Icon name="warn" />
-      <div>
+      <div class="alert">
         <strong>{title}</strong>
-        {(facts || requests) && (
-          <p>
-            {facts} {requests && <a href={`${BASE}/requests?${requests}`}>Show these requests</a>}
-          </p>
-        )}
-        <TrendBars trend={trend} />
-        {text &&
-          (facts ? (
-            <details open={!matchMedia(NARROW).matches}>
-              <summary>Cause and remedy</summary>
-              <p>
-                <Remedy text={text} />
-              </p>
-            </details>
-          ) : (
-            <p>
-              <Remedy text={text} />
-            </p>
-          ))}
+        {finding ? <Incident finding={finding} /> : <Remedies text={text} />}
       </div>
     </li>
+  )
+}
+
+function Remedies({ text }: { readonly text: string }) {
+  return text === '' ? null : (
+    <p>
+      <Remedy text={text} />
+    </p>
+  )
+}
+
+/**
+ * A finding about requests: the verdict with its trend, the failed requests by project, the most frequent error, the remedy, and links. In a narrow
+ * window, these facts are hidden until a click, so that several alerts fit.
+ */
+export function Incident({ finding }: { readonly finding: Finding }) {
+  const { trend, errors = [], projects, cause, remediation } = finding
+  const query = failedRequestsOf(finding)
+  const [error] = errors
+  const facts: readonly (readonly [name: string, value: ComponentChildren])[] = [
+    ['Failed requests', trend && query && <a href={`${BASE}/requests?${query}`}>{countsText(trend)}</a>],
+    ['Projects', isOperator.value && query && <Projects projects={projects} query={query} />],
+    [
+      'Most frequent error',
+      error && (
+        <>
+          <code>{error.name}</code> {countText(error.requests)}
+          {cause && `: ${cause}`}
+        </>
+      ),
+    ],
+    ['Remedy', remediation && <Remedy text={remediation} />],
+  ]
+  return (
+    <>
+      <p>{verdictOf(finding)}</p>
+      <TrendBars trend={trend} />
+      <details open={!matchMedia(NARROW).matches}>
+        <summary>Cause and remedy</summary>
+        <dl class="facts">
+          {facts.map(
+            ([name, value]) =>
+              value && (
+                <div key={name}>
+                  <dt>{name}</dt>
+                  <dd>{value}</dd>
+                </div>
+              ),
+          )}
+        </dl>
+      </details>
+      {query && (
+        <p class="links">
+          <a href={`${BASE}/requests?${query}`}>Show these requests</a>
+          {finding.model && (
+            <a href={`${BASE}/usage?${new URLSearchParams({ model: finding.model, by: 'project' })}`}>Usage</a>
+          )}
+        </p>
+      )}
+    </>
+  )
+}
+
+function Projects({ projects, query }: { readonly projects: Finding['projects']; readonly query: string }) {
+  const more = projects.length - NAMES_MAX
+  return (
+    <>
+      {projects.slice(0, NAMES_MAX).map(({ name, requests }, nth) => (
+        <span key={name}>
+          {nth > 0 && ', '}
+          <a href={`${BASE}/requests?${query}&${new URLSearchParams({ project: name })}`}>{projectName(name)}</a>{' '}
+          {countText(requests)}
+        </span>
+      ))}
+      {more > 0 && ` and ${more} more`}
+    </>
   )
 }
 
@@ -172,15 +230,11 @@ export function Remedy({ text }: { readonly text: string }) {
 
 interface Problem {
   readonly title: string
-  /** Counts, the time since which the problem exists, and the affected projects. May be empty. */
-  readonly facts: string
-  /** Cause and remedy. */
+  /** Cause and remedy, without a finding. */
   readonly text: string
   /** Whether the problem makes calls fail, so that the page shows an error instead of a warning. */
   readonly isError: boolean
-  /** Query of the screen Requests that selects exactly the requests that the problem counts. May be empty. */
-  readonly requests?: string
-  readonly trend?: Finding['trend']
+  readonly finding?: Finding
 }
 
 /**
@@ -190,14 +244,13 @@ interface Problem {
 function problemsOf({ findings, readyProblems, refreshError }: ProblemsProps): readonly Problem[] {
   if (refreshError) {
     const text = 'This page retries automatically. The data below may be out of date.'
-    return [{ title: refreshError, facts: '', text, isError: true }]
+    return [{ title: refreshError, text, isError: true }]
   }
   const found = findings
     ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isCoveredByFleet(check, findings))
     .map(problemOf)
   const notReady = readyProblems.map((title) => ({
     title,
-    facts: '',
     text: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isError: true,
   }))
@@ -209,25 +262,12 @@ function problemsOf({ findings, readyProblems, refreshError }: ProblemsProps): r
 
 /** Converts a finding to an alert. If the finding has no title, then the first clause of its message becomes the title. */
 function problemOf(finding: Finding): Problem {
-  const { message, cause, projects, status } = finding
+  const { message, status, remediation, title } = finding
+  const isError = status === 'fail'
+  if (title && failedRequestsOf(finding)) return { title, text: '', isError, finding }
   const [, clause = message, rest = ''] = /^(.{1,80}?)(?:: |\. )(.*)$/s.exec(message) ?? []
-  const remedy = finding.remediation ?? ''
-  const names =
-    projects.length > NAMES_MAX
-      ? `${projects.slice(0, NAMES_MAX).map(projectName).join(', ')} and ${projects.length - NAMES_MAX} more`
-      : projects.map(projectName).join(', ')
-  const facts = [
-    factsOf(finding),
-    isOperator.value && names && `${projects.length === 1 ? 'Project' : 'Projects'}: ${names}`,
-  ].filter(Boolean)
-  return {
-    title: finding.title ?? clause.replace(/\.$/, ''),
-    facts: facts.map((fact) => `${fact}.`).join(' '),
-    text: capitalized(`${cause ?? (finding.title ? message : rest)} ${remedy}`.trim()),
-    isError: status === 'fail',
-    requests: failedRequestsOf(finding),
-    trend: finding.trend,
-  }
+  const text = capitalized(`${title ? message : rest} ${remediation ?? ''}`.trim())
+  return { title: title ?? clause.replace(/\.$/, ''), text, isError }
 }
 
 /**
@@ -250,32 +290,25 @@ export function failedRequestsOf({ model, error_codes, window_start }: Finding):
   }).toString()
 }
 
-/**
- * The counts of a finding in sentences. Example: `Failing since 14:02 (3 h ago): 78 of 92 calls failed, last failure 17:11. 30 of 34 calls failed in the last
- * hour, mostly upstream_error; in the hour before 41 of 56 (73 %)`.
- */
-export function factsOf({ summary, since, trend }: Finding): string {
-  if (since === null || !trend) return capitalized(summary ?? '')
-  const { failed, calls, is_lower_bound, last_failure_at, previous_hour } = trend
+/** The state of an incident in one line: `Getting worse: 85 % of the calls failed in the last hour, 53 % in the hour before. Failing since 14:02 (3 h ago)`. */
+function verdictOf({ summary, message, since, trend }: Finding): ComponentChildren {
+  if (since === null || !trend) return summary ? `${capitalized(summary)}.` : message
   const start = `Failing since ${sinceText(since)} (${ageText(since)})`
-  const last = `last failure ${sinceText(last_failure_at)}`
-  // Within the first hour, the counts since the start equal those of the last hour, so the counts are shown only once.
-  if (!previous_hour) return `${start}, ${last}. ${capitalized(summary ?? '')}`
-  const least = is_lower_bound ? 'at least ' : ''
-  const counts = `${least}${countText(failed)} of ${countText(calls)} calls failed`
-  return `${start}: ${counts}, ${last}. ${capitalized(summary ?? '')}${comparisonText(previous_hour)}`
+  if (trend.verdict === 'new' || !trend.last_hour) return `${start}. ${capitalized(summary ?? '')}.`
+  const text = verdictText({ lastHour: trend.last_hour, previousHour: trend.previous_hour })
+  return (
+    <>
+      <b>{VERDICTS[trend.verdict]}:</b> {text}. {start}, last failure {sinceText(trend.last_failure_at)}.
+    </>
+  )
 }
 
 type Trend = NonNullable<Finding['trend']>
 
-/** The counts of the hour before the last hour. Empty if it had no calls. */
-function comparisonText(previous: NonNullable<Trend['previous_hour']>): string {
-  if (previous.calls === 0) return ''
-  return `; in the hour before ${countText(previous.failed)} of ${countText(previous.calls)} (${percentOf(previous)} %)`
-}
-
-function percentOf({ failed, calls }: { readonly failed: number; readonly calls: number }): number {
-  return calls === 0 ? 0 : Math.round((100 * failed) / calls)
+/** The failed requests since the start of an incident. */
+function countsText({ failed, calls, is_lower_bound, last_hour }: Trend): string {
+  const all = `${is_lower_bound ? 'at least ' : ''}${countText(failed)} of ${countText(calls)} since the start`
+  return last_hour ? `${countText(last_hour.failed)} of ${countText(last_hour.calls)} in the last hour; ${all}` : all
 }
 
 /** Bars and a legend with the failed share of each clock hour since the start of a problem. Absent within the first hour. */

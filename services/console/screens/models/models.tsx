@@ -1,12 +1,12 @@
 import { useSignal } from '@preact/signals'
 import { isOperator } from '#services/console/api/client.ts'
 import { ageText, latencyText } from '#services/console/api/clock.ts'
+import { FIRST_OUTPUT_TEXT } from '#services/console/api/metrics.ts'
 import { keyName } from '#services/console/api/names.ts'
 import { Count, TryIt, usePoll } from '#services/console/parts/parts.tsx'
-import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { factsOf, failedRequestsOf, Remedy, TrendBars } from '#services/console/screens/home/problems.tsx'
+import { Incident } from '#services/console/screens/home/problems.tsx'
 import { PauseButton } from '#services/console/screens/pools.tsx'
 import { cachedStats } from './capacity.ts'
 import { isUnavailable, type Recent, recent, refreshRecent } from './recent.ts'
@@ -36,7 +36,7 @@ export function Models() {
         <>
           <p class="dim">
             Requests, failures and medians (p50) of the last hour
-            {isOperator.value === false && ', of this project'}.
+            {isOperator.value === false && ', of this project'}. First output: {FIRST_OUTPUT_TEXT}
           </p>
           <div class="models">
             <Table
@@ -138,10 +138,7 @@ function Figures({ id, figures }: { readonly id: string; readonly figures: Recen
         {requests === undefined ? (
           '–'
         ) : (
-          <>
-            <Count value={requests} path={`requests?${new URLSearchParams(query)}`} />
-            {hasMore && '+'}
-          </>
+          <Count value={requests} path={`requests?${new URLSearchParams(query)}`} hasMore={hasMore} />
         )}
       </Cell>
       <Cell column="Failed">
@@ -171,14 +168,11 @@ function Details({ model }: ModelProps) {
     <tr class="more">
       <td colSpan={OPERATOR_COLUMNS.length} aria-label={`Details of ${id}`}>
         {finding && (
-          <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
-            <span>
-              {factsOf(finding) && `${factsOf(finding)}. `}
-              {finding.cause ?? finding.message} <Remedy text={finding.remediation ?? ''} />{' '}
-              <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>Show these requests</a>
-              <TrendBars trend={finding.trend} />
-            </span>
-          </p>
+          <div class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
+            <div class="alert">
+              <Incident finding={finding} />
+            </div>
+          </div>
         )}
         {pause && (
           <p class="dim">

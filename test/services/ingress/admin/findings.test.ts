@@ -25,6 +25,7 @@ import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import { verdictOf } from '#shared/usage/comparison.ts'
 import { openAdmin, requestRow, secretOf } from '../../../support/admin.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
@@ -33,6 +34,7 @@ interface Finding {
   readonly status: string
   readonly message: string
   readonly remediation: string | null
+  readonly details: readonly string[]
 }
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
@@ -152,14 +154,16 @@ describe('findings about calls', () => {
       const { cause, remediation } = first as unknown as { cause: string; remediation: string }
       expect(remediation).toMatch(who === 'op' ? /base_url in models\.yaml/ : /Only an operator can repair/)
       expect(`${cause} ${remediation}`.match(/another model/g), 'the remedy of callers').toHaveLength(1)
-      expect(first?.message).toMatch(
-        /is failing: 3 of 3 calls failed in the last hour, all with upstream_error\. .*connection refused/,
-      )
+      expect(first?.message).toMatch(/is failing: 3 of 3 calls failed in the last hour, all with upstream_error\.$/)
+      expect(first?.details.join(' ')).toMatch(/Failed requests by project: alice 3\. .*connection refused/)
+      expect(first).toMatchObject({ projects: [{ name: 'alice', requests: 3 }], errors: [{ requests: 3 }] })
       const { trend } = first as unknown as { trend: { hours: { failed: number; calls: number }[] } }
       expect(trend, 'calls since the start').toMatchObject({
         failed: 3,
         calls: 3,
         previous_hour: null,
+        last_hour: { failed: 3, calls: 3 },
+        verdict: 'new',
         is_lower_bound: false,
       })
       expect(
@@ -195,7 +199,7 @@ describe('findings about calls', () => {
     const { trend } = first as unknown as { trend: { failed: number; hours: object[] } }
     expect(trend).toMatchObject({ is_lower_bound: true, calls: trend.failed })
     expect(trend.hours).toHaveLength(24)
-    expect(first?.message).toMatch(/ or earlier; since then, at least \d+ of \d+ calls failed, /)
+    expect(first?.details.join(' ')).toMatch(/ or earlier; since then, at least \d+ of \d+ calls failed, /)
   })
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
@@ -291,7 +295,8 @@ describe('findings about calls', () => {
       calls: 120,
       isLowerBound: false,
       lastFailureAtMs: 2.95 * hour,
-      previousHour: null,
+      lastHour: { failed: 78, calls: 92 },
+      previousHour: { failed: 12, calls: 28 },
       hours: [],
     }
     const window = { windowFromMs: 2 * hour, isCut: false, sinceMs: hour, isSinceCut: false }
@@ -303,12 +308,34 @@ describe('findings about calls', () => {
       summary: '78 of 92 calls failed in the last hour, mostly upstream_error',
       cause: 'CUDA out of memory.',
       errorCodes: ['upstream_error', 'upstream_timeout'],
-      ...{ sinceMs: hour, windowFromMs: 2 * hour, projects: ['lab', 'proj_2'] },
+      ...{ sinceMs: hour, windowFromMs: 2 * hour },
+      projects: [
+        { name: 'lab', requests: 70 },
+        { name: 'proj_2', requests: 8 },
+      ],
+      errors: [
+        { name: 'upstream_error', requests: 70 },
+        { name: 'upstream_timeout', requests: 8 },
+      ],
+      message: "The model 'm1' is failing: 78 of 92 calls failed in the last hour, mostly upstream_error.",
+      details: [
+        'Getting worse: 85 % of the calls failed in the last hour, 43 % in the hour before.',
+        'First failure 2 h ago; since then, 90 of 120 calls failed, the last 3 min ago.',
+        'Failed requests by project: lab 70, proj_2 8.',
+        'Most frequent message: CUDA out of memory.',
+      ],
     })
-    expect(finding?.message).toMatch(
-      /The first failure was 2 h ago; since then, 90 of 120 calls failed, the last 3 min ago\. By project: lab 70, proj_2 8\.$/,
-    )
     expect(finding?.remediation).toMatch(/lacks memory/)
+  })
+
+  it.each([
+    ['worse', 8, 10, 5, 10],
+    ['better', 2, 10, 5, 10],
+    ['steady', 55, 100, 50, 100],
+    ['new', 5, 10, 0, 0],
+  ])('state that a failing model is %s than in the hour before', (verdict, failed, calls, before, callsBefore) => {
+    const hours = { lastHour: { failed, calls }, previousHour: { failed: before, calls: callsBefore } }
+    expect(verdictOf(hours)).toBe(verdict)
   })
 
   it.each([
@@ -318,7 +345,15 @@ describe('findings about calls', () => {
     ['upstream_refused', 'The host refused', /api_key_env/],
   ])('suggest a remedy for the code %s', (errorCode, message, remedy) => {
     const rate = rateOf({ ...recent(502, errorCode, 3), message })
-    const trend = { failed: 3, calls: 3, isLowerBound: false, lastFailureAtMs: 0, previousHour: null, hours: [] }
+    const trend = {
+      failed: 3,
+      calls: 3,
+      isLowerBound: false,
+      lastFailureAtMs: 0,
+      lastHour: { failed: 3, calls: 3 },
+      previousHour: null,
+      hours: [],
+    }
     const failing = { ...rate, model: 'm1', windowFromMs: 0, isCut: false, sinceMs: 0, isSinceCut: false, trend }
     expect(callFindings({ ...NO_CALLS, failing: [failing] }, 0)[0]?.remediation).toMatch(remedy)
   })

@@ -96,7 +96,7 @@ describe('the OpenAI SDK', () => {
     const id = rows.at(-1)?.id ?? ''
     const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as Record<string, object[]>
     expect(row.next_step).toMatch(
-      /^The caller: Retry after \d+ s, or use another model\. The operator: Check the log of the model's server\.$/,
+      /^The caller: Retry after \d+ s, or use another model\. The operator: The upstream server lacks memory\. Restart it with fewer parallel requests/,
     )
     expect(row.failed_attempts).toMatchObject([
       { server: '0', error_message: expect.stringContaining('HTTP 500'), upstream_message: 'CUDA out of memory' },
