@@ -109,6 +109,10 @@ export function earlierScrape(now: Metrics): Scrape | undefined {
   return { metrics: oldest.metrics, ageMs: Date.now() - oldest.atMs }
 }
 
+/** Definition of the latency that Home and Models show. */
+export const FIRST_OUTPUT_TEXT =
+  'Time from the acceptance of a request to its first output. Without streaming, the first output is the whole answer.'
+
 /** Quantiles of durations in seconds. Undefined without observations. */
 export interface Latency {
   readonly p50: number | undefined

@@ -177,6 +177,23 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.getByText('This key shows its own project only').waitFor()
     await page.unroute('**/v1/key')
     await page.getByRole('link', { name: 'Dead letters' }).waitFor()
+    const held = Promise.withResolvers<void>()
+    await page.route(/\/v1\/(usage|history)/, async (route) => {
+      await held.promise
+      await route.continue()
+    })
+    await page.reload()
+    const placeOf = async (name: string) => (await page.getByRole('heading', { name }).boundingBox())?.y
+    const places = async () => [await placeOf('History'), await placeOf('Pools')]
+    await page.getByRole('table', { name: 'Models of inference' }).waitFor()
+    await page.getByText('Scheduled', { exact: true }).waitFor()
+    await page.locator('.note').first().waitFor()
+    const before = await places()
+    held.resolve()
+    await page.getByRole('slider', { name: 'Requests over time' }).waitFor()
+    await page.getByLabel('Summary', { exact: true }).getByText('$').waitFor()
+    expect(await places(), 'places of the headings after usage and history have arrived').toEqual(before)
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
     await page.context().close()
   })
 

@@ -62,8 +62,8 @@ export function History() {
           ))}
         </fieldset>
       </div>
-      <LoadState problem={problem.value} isLoaded={shown !== undefined} />
-      {shown && <Charts report={shown} />}
+      {problem.value && <LoadState problem={problem.value} isLoaded={shown !== undefined} />}
+      <Charts report={shown} />
     </section>
   )
 }
@@ -149,7 +149,9 @@ function figuresOf(step: number): readonly Figure[] {
   ]
 }
 
-function Charts({ report: { data, step_seconds: step } }: { readonly report: Report }) {
+/** The charts. Until the report is loaded, they are empty but have their size, so that the page below does not move. */
+function Charts({ report }: { readonly report: Report | undefined }) {
+  const { data, step_seconds: step } = report ?? { data: [], step_seconds: 1 }
   const timeOf = (nth: number) => (step < 60 ? dateTimeText : minuteText)(data[nth]?.at ?? 0)
   const axisOf = (nth: number) => {
     const at = data[nth]?.at ?? 0
@@ -170,13 +172,13 @@ function Charts({ report: { data, step_seconds: step } }: { readonly report: Rep
                   <span key={one.name}>
                     <span class={`mark ${one.mark}`} />
                     {one.name}
-                    {one.hasBars && `, at most ${textOf(peakOf(one))}`}
+                    {one.hasBars && report && `, at most ${textOf(peakOf(one))}`}
                   </span>
                 ))}
               </span>
             </figcaption>
             {series.every((one) => peakOf(one) === 0) ? (
-              <p class="dim no-values">No values in this range.</p>
+              <p class="dim no-values">{report ? 'No values in this range.' : 'Loading…'}</p>
             ) : (
               <Chart label={`${name} over time`} labelsMax={4} {...{ series, timeOf, textOf, axisOf }} />
             )}

@@ -13,7 +13,7 @@ import {
   type Pool,
 } from '#services/console/api/client.ts'
 import { latencyText } from '#services/console/api/clock.ts'
-import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
+import { FIRST_OUTPUT_TEXT, fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
 import { projectName } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
@@ -251,10 +251,8 @@ function PlotChoice() {
 
 function PoolCard({ pool }: { readonly pool: PoolState }) {
   const { id, slots, running, waiting, parents, samples, ended, failed, isRecent, workers, latency } = pool
-  const measured = latency.isOfRuns ? 'attempt' : 'first output'
-  const title = latency.isOfRuns
-    ? 'Duration of an attempt, also of a failed one'
-    : 'Time from the request to its first output'
+  const measured = latency.isOfAttempts ? 'attempt' : 'first output'
+  const title = latency.isOfAttempts ? 'Duration of an attempt, also of a failed one' : FIRST_OUTPUT_TEXT
   // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
   const state = poolStatus(pool)
@@ -295,14 +293,14 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${measured} p50`} title={title} value={latencyText(latency.p50)} mark={markOf('p50')} />
         <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
-          name="failed"
+          name="failed attempts"
           title="Failed attempts and all attempts. A request may have several attempts."
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
           isBad={failed > 0 && isRecent}
           mark={markOf('failed')}
         />
       </dl>
-      <p class="dim window">Attempts {windowText(pool)}, including failed ones</p>
+      <p class="dim window">Values {windowText(pool)}</p>
       {parents > 0 && <p class="dim window">{PARENTS_TEXT}</p>}
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">

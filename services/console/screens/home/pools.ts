@@ -23,8 +23,8 @@ export interface PoolSample {
 }
 
 interface Runs {
-  /** Duration of runs. If this process does not run the pool, then the time to the first output. */
-  readonly latency: Latency & { readonly isOfRuns: boolean }
+  /** Time from the acceptance of a request to its first output. If no request of the pool has such a time, as with durable jobs, then the duration of attempts. */
+  readonly latency: Latency & { readonly isOfAttempts: boolean }
   readonly ended: number
   readonly failed: number
   /** Whether the values cover the last five minutes or less. Otherwise they cover the time since the process started. */
@@ -146,6 +146,7 @@ function modelStatsOf(pool: string, now: Metrics, before: Scrape | undefined): r
 }
 
 const ATTEMPTS = 'sluice_attempts_total'
+const FIRST_OUTPUT = 'sluice_job_first_output_seconds'
 
 /** Returns the scrape with which the recent values of a pool begin. Undefined if no attempt has ended since then. */
 function recentScrape(pool: string, now: Metrics): Scrape | undefined {
@@ -156,10 +157,12 @@ function recentScrape(pool: string, now: Metrics): Scrape | undefined {
 function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Metrics, before?: Scrape): Runs {
   const countOf = (more: Readonly<Record<string, string>> = {}) =>
     now.sum(ATTEMPTS, { ...labels, ...more }) - (before?.metrics.sum(ATTEMPTS, { ...labels, ...more }) ?? 0)
-  const isOfRuns = now.all('sluice_pool_slots', { pool }).length > 0
-  const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
+  // All models of a pool are measured in the same way, because they are rows of one table.
+  const outputs = (metrics: Metrics | undefined) => metrics?.sum(`${FIRST_OUTPUT}_count`, { pool }) ?? 0
+  const isOfAttempts = outputs(now) === outputs(before?.metrics)
+  const seconds = isOfAttempts ? 'sluice_attempt_duration_seconds' : FIRST_OUTPUT
   return {
-    latency: { ...latencyOf(seconds, labels, now, before?.metrics), isOfRuns },
+    latency: { ...latencyOf(seconds, labels, now, before?.metrics), isOfAttempts },
     ended: countOf(),
     failed: countOf({ outcome: 'failed' }),
     isRecent: before !== undefined,
