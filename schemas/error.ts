@@ -108,7 +108,7 @@ const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
   sandbox_unavailable: 'sandbox',
 }
 
-/** Returns the reason of a refusal. Undefined if the error does not mean a lack of capacity. */
+/** Returns the reason of a refusal. Undefined if none of the {@link REFUSAL_REASONS} applies to the error. */
 export function refusalReasonOf({ code, reason }: { readonly code: ErrorCode; readonly reason?: string | undefined }) {
   return reason ?? REASONS[code]
 }

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** Purpose of an uploaded file. Only files with the purpose `batch` are validated during the upload. */
+/** Purpose of an uploaded file. Only a file with the purpose `batch` is refused if its lines are invalid. */
 export const FilePurpose = z.enum(['batch', 'assistants', 'fine-tune', 'vision', 'user_data', 'evals'])
 export type FilePurpose = z.infer<typeof FilePurpose>
 
