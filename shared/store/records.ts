@@ -260,8 +260,8 @@ export interface UsageLedger {
    */
   mergeHours(before: string, limit: number): Promise<boolean>
   /**
-   * Returns the last active day since the day `since`, and the usage since the day `from`, for each element of `of` in the same order. `of` has at
-   * most 500 projects or keys.
+   * Returns for each project or key in `of`, in the same order, its last active day and its usage. Days before `since` are not searched for activity,
+   * and the usage begins with the day `from`. `of` has at most 500 elements.
    */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /**

@@ -205,7 +205,7 @@ export interface JobReads {
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
   /**
-   * Lists events after `after`, in order. A page ends after `limit` events, or after the event that exceeds
+   * Lists events after `after`, in order. A page ends after `limit` events, or after the event with which its data exceeds
    * {@link EVENTS_BYTES_MAX}.
    */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
@@ -305,8 +305,8 @@ export interface Dispatch extends TransitionResult {
 }
 
 /**
- * Maximum bytes of event data per page, because reading and parsing them blocks the event loop. The page ends after the
- * event that exceeds this maximum.
+ * Bytes of event data at which a page ends, because reading and parsing them blocks the event loop. The event with which the data exceeds this number
+ * is the last one of the page.
  */
 export const EVENTS_BYTES_MAX = 256 * 1024
 

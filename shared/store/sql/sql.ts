@@ -202,8 +202,8 @@ const runningOf = (tenant: string) =>
 
 /**
  * Table expression that reads tenants with queued jobs in alphabetical order. The scan starts after the tenant `:after`, and continues from the
- * beginning of the alphabet to `:after`. Ends when `:tenants` tenants below their limits were found. `nth` numbers these tenants, `step` all tenants
- * that were read, and `lap` is 1 after the last tenant in the alphabet.
+ * beginning of the alphabet to `:after`. The scan ends when it has found `:tenants` tenants below their limits. `nth` numbers these tenants, `step`
+ * all tenants that were read, and `lap` is 1 after the last tenant in the alphabet.
  */
 const tenantScan = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (

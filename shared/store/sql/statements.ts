@@ -59,7 +59,7 @@ export const FIND_KEY: Statement = {
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
 }
 
-/** Lists a page of events, which ends after the event that exceeds {@link EVENTS_BYTES_MAX}. */
+/** Lists a page of events. The page ends after the event with which the data of the page exceeds {@link EVENTS_BYTES_MAX}. */
 export const LIST_EVENTS = readsTexts(
   'list_events',
   ['data'],
