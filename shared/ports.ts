@@ -76,7 +76,7 @@ export interface Ports {
 }
 
 /**
- * Opens the adapters that the settings select. No other code imports all adapters. If a server is unreachable, then opening it is tried again for two
+ * Opens the adapters that the settings select. No other code imports all adapters. If a server is unreachable, then the connection is retried for two
  * minutes, so that processes start in spite of a short outage.
  *
  * @param isWhole True if all roles run in this process. A store for a single process is sufficient in this case

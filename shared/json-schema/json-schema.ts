@@ -104,7 +104,7 @@ export class SchemaReader {
     return other
   }
 
-  /** Merges the properties of several schemas. The `additionalProperties` of one schema also restricts properties that only the others list. */
+  /** Merges the properties of several schemas. If a schema does not list a property of another one, then its `additionalProperties` restricts it. */
   #joinProperties(all: readonly Schema[]): Schema {
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {

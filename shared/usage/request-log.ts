@@ -86,7 +86,10 @@ export class Batches<Row> {
     return this.#writing
   }
 
-  /** Writes the rows that wait now, and after them only full batches. Rows that arrive during a write wait for a batch of their own. */
+  /**
+   * Writes the rows that wait at the start of this call. Rows that arrive in the meantime are written only if they fill a batch. Otherwise they wait for
+   * the timer.
+   */
   async #writeAll(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined

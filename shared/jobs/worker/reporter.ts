@@ -37,7 +37,7 @@ export interface AttemptSink {
   /** Time at which the attempt could first run, in Unix ms. Undefined if unknown. */
   readonly queuedAtMs?: number | undefined
   /**
-   * Adds an event. Returns a promise to wait for if the buffer is full.
+   * Adds an event. If the buffer is full, then the result is a promise, and the caller must wait for it before it adds another event.
    *
    * @throws ServiceError `answer_too_large`. `internal_error` if the event does not fit into any record
    */

@@ -95,7 +95,7 @@ async function buildRoot(built: string, workDir: string, options: RootBuildOptio
   return { tag: python.tag }
 }
 
-/** Installs packages. Each pip has its own directory, because a pip of a killed service may still be writing. */
+/** Installs packages. Each run of pip gets its own directory, because pip may still be writing after the service that started it was killed. */
 async function install(python: Python, target: string, workDir: string, options: RootBuildOptions): Promise<void> {
   const { onProgress, signal } = options
   const message = `installing the sandbox's libraries (${PACKAGES_BYTES / 1e6} MB)`

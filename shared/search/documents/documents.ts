@@ -134,8 +134,8 @@ export class DocumentReader {
   }
 
   /**
-   * Prefers the thread that the project used last, then the thread that has been idle longest. A project whose documents end their threads
-   * therefore waits for new threads itself, and other projects keep their running threads.
+   * Prefers the thread that the project used last, then the thread that has been idle longest. If the documents of
+   * a project make their threads exit, then only this project waits for new threads. Other projects keep their running threads.
    */
   #takeThread(project: string): DocumentThread {
     const own = this.#idle.findLastIndex((thread) => thread.project === project)
