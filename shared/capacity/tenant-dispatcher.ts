@@ -1,3 +1,4 @@
+import type { PoolName } from '#schemas/job.ts'
 import { FairQueue, type FairQueueItem, type Work, workKey } from './fair-queue.ts'
 
 /**
@@ -29,14 +30,24 @@ export interface WaitingElsewhere {
 }
 
 export interface DispatcherView {
-  /** Returns the number of jobs that this ingress may send before a slot is free, possibly a fraction. Undefined if nothing can be sent. */
-  prefetch(): number | undefined
-  slots(): number
-  capacityOf(work: Work): number | undefined
-  waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
-  partOf(work: Work): number
-  ingressesOf(tenant: string): number
-  isIdle(): boolean
+  /**
+   * Returns the number of jobs that this ingress may send before a slot is free, possibly a fraction. Undefined if nothing can be sent.
+   *
+   * @param running Number of jobs of this ingress that workers have taken
+   */
+  prefetch(running: number): number | undefined
+  readonly presence: {
+    slots(pool: PoolName): number
+    freeSlots(pool: PoolName): number
+    capacityOf(pool: PoolName, work: Work): number | undefined
+  }
+  /** How this ingress and the others divide the queue of the pool. */
+  readonly partition: {
+    of(pool: PoolName, work: Work): number
+    waitingElsewhere(pool: PoolName): ReadonlyMap<string, WaitingElsewhere>
+    /** Number of ingresses at which calls of a tenant wait. */
+    spread(pool: PoolName, tenant: string): number
+  }
 }
 
 interface Model {
@@ -65,6 +76,7 @@ interface Model {
  * behind calls of a busy model.
  */
 export class TenantDispatcher<Job extends FairQueueItem> {
+  readonly #pool: PoolName
   readonly #view: DispatcherView
   /** Send times of the jobs that no worker has started yet, oldest first. */
   readonly #sent = new Map<Job, number>()
@@ -78,7 +90,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   readonly #models = new Map<string, Model>()
   readonly #starts = new RateMeter()
 
-  constructor(view: DispatcherView) {
+  constructor(pool: PoolName, view: DispatcherView) {
+    this.#pool = pool
     this.#view = view
   }
 
@@ -128,7 +141,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
 
   start(job: Job): boolean {
     if (!this.#sent.delete(job)) return false
-    this.#starts.add()
+    this.#starts.count(1)
     return true
   }
 
@@ -189,7 +202,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
    * Otherwise jobs of all models without a limit count.
    */
   ahead(tenant: string, work: Work): number {
-    const isBounded = this.#view.capacityOf(work) !== undefined
+    const isBounded = this.#view.presence.capacityOf(this.#pool, work) !== undefined
     const ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
     if (this.#queue.size === 0) return ahead
     const counts = isBounded ? this.#queue.countsOf(workKey(work)) : this.#queue.countsWithout(this.#bounded())
@@ -206,7 +219,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
 
   #bounded(): ReadonlySet<string> {
     const keys = new Set<string>()
-    for (const [key, { work }] of this.#models) if (this.#view.capacityOf(work) !== undefined) keys.add(key)
+    for (const [key, { work }] of this.#models)
+      if (this.#view.presence.capacityOf(this.#pool, work) !== undefined) keys.add(key)
     return keys
   }
 
@@ -235,26 +249,26 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   }
 
   #hasCapacity({ work, inFlight, ends }: Model, times: number, most: number): boolean {
-    const capacity = this.#view.capacityOf(work)
+    const capacity = this.#view.presence.capacityOf(this.#pool, work)
     if (capacity === undefined) return true
-    const share = Math.ceil(Math.min(capacity, most) * this.#view.partOf(work))
-    return inFlight < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))
+    const share = Math.ceil(Math.min(capacity, most) * this.#view.partition.of(this.#pool, work))
+    return inFlight < times * (share + Math.max(PREFETCH_MIN, ends.count()))
   }
 
   /** Returns the maximum jobs of one model at the workers. Infinity unless several models compete for the slots. */
   #mostOfEach(): number {
-    const elsewhere = this.#view.waitingElsewhere()
+    const elsewhere = this.#view.partition.waitingElsewhere(this.#pool)
     if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
     const wanted: number[] = []
     const add = (work: Work, jobs: number) => {
-      const capacity = this.#view.capacityOf(work)
+      const capacity = this.#view.presence.capacityOf(this.#pool, work)
       if (capacity !== undefined) wanted.push(Math.min(capacity, jobs))
     }
     for (const [key, { work, waiting, inFlight: held }] of this.#models) {
       add(work, held + waiting + (elsewhere.get(key)?.calls ?? 0))
     }
     for (const [key, { work, calls }] of elsewhere) if (!this.#models.has(key)) add(work, calls)
-    return maxMinPart(wanted, this.#view.slots())
+    return maxMinPart(wanted, this.#view.presence.slots(this.#pool))
   }
 
   #skipsRound(tenant: string): boolean {
@@ -270,7 +284,9 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     const { tenant } = job.envelope
     this.#queue.delete(job)
     this.#queue.toEnd(tenant)
-    const rounds = this.#queue.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.ingressesOf(tenant) - 1) : 0
+    const rounds = this.#queue.has(tenant)
+      ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.partition.spread(this.#pool, tenant) - 1)
+      : 0
     if (rounds > 0) this.#skippedRounds.set(tenant, rounds)
     else this.#skippedRounds.delete(tenant)
     this.#idleTenants.delete(tenant)
@@ -297,7 +313,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     if (this.#queue.size > 0) this.#noteIdleTenant(tenant)
     const model = this.#modelOf(job.envelope)
     model.inFlight--
-    model.ends.add()
+    model.ends.count(1)
     this.#forgetUnused(job.envelope, model)
     return true
   }
@@ -307,17 +323,18 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   }
 
   #prefetch(): number {
-    const least = this.#view.prefetch()
+    const { prefetch, presence } = this.#view
+    const least = prefetch(this.running)
     if (least === undefined) return 0
     // The broker may lose records. A lost job fails at its own timeout, but must not block other jobs until then.
     for (const [job, sentAtMs] of this.#sent) {
-      if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
+      if (Date.now() - sentAtMs < LOST_AFTER_MS || presence.freeSlots(this.#pool) === 0) break
       this.#sent.delete(job)
       this.#release(job)
     }
     // The result is rounded to the nearest integer. If every ingress rounded up instead, then all ingresses together
     // would send too many jobs.
-    return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
+    return Math.max(1, Math.round(least + this.#starts.count()))
   }
 }
 
@@ -343,21 +360,15 @@ class RateMeter {
   #before = 0
   #now = 0
 
-  add(): void {
-    this.#roll()
-    this.#now++
-  }
-
-  in(ms: number): number {
-    this.#roll()
-    return (Math.max(this.#before, this.#now) * ms) / SPAN_MS
-  }
-
-  #roll(): void {
+  /** Adds events. Returns the expected number of events in {@link DISPATCH_LATENCY_MS}. */
+  count(added = 0): number {
     const sinceMs = Date.now() - this.#fromMs
-    if (sinceMs < SPAN_MS) return
-    this.#before = sinceMs < 2 * SPAN_MS ? this.#now : 0
-    this.#now = 0
-    this.#fromMs = Date.now()
+    if (sinceMs >= SPAN_MS) {
+      this.#before = sinceMs < 2 * SPAN_MS ? this.#now : 0
+      this.#now = 0
+      this.#fromMs = Date.now()
+    }
+    this.#now += added
+    return (Math.max(this.#before, this.#now) * DISPATCH_LATENCY_MS) / SPAN_MS
   }
 }

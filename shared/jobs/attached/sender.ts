@@ -181,29 +181,22 @@ export class Sender {
     const known = this.#dispatchers.get(pool)
     if (known) return known
     const { broker, presence } = this.#options
-    const turns: TenantDispatcher<AttachedJob> = new TenantDispatcher<AttachedJob>({
-      prefetch: () => (broker.isReachable ? this.#prefetchIn(pool, turns.running) : undefined),
-      slots: () => presence.slots(pool),
-      capacityOf: (work) => presence.capacityOf(pool, work),
-      waitingElsewhere: () => this.#partition.waitingElsewhere(pool),
-      partOf: (work) => this.#partition.of(pool, work),
-      ingressesOf: (tenant) => this.#partition.spread(pool, tenant),
-      isIdle: () => presence.freeSlots(pool) > 0,
+    const partition = this.#partition
+    const turns = new TenantDispatcher<AttachedJob>(pool, {
+      presence,
+      partition,
+      prefetch(running) {
+        if (!broker.isReachable) return undefined
+        const share = partition.of(pool)
+        const slots = presence.slots(pool)
+        const least = slots === 0 || share < 1 ? PREFETCH_MIN.shared : PREFETCH_MIN.alone
+        // The last heartbeat of a worker may report a slot as free that a job of this ingress has taken since. The number of free slots is
+        // therefore limited to all slots minus the running jobs of this ingress.
+        return Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share
+      },
     })
     this.#dispatchers.set(pool, turns)
     return turns
-  }
-
-  /**
-   * Returns the prefetch of a pool. The last heartbeat of a worker may report a slot as free that a job of this ingress has taken since. The number of
-   * free slots is therefore limited to all slots minus the running jobs of this ingress.
-   */
-  #prefetchIn(pool: PoolName, running: number): number {
-    const { presence } = this.#options
-    const share = this.#partition.of(pool)
-    const slots = presence.slots(pool)
-    const least = slots === 0 || share < 1 ? PREFETCH_MIN.shared : PREFETCH_MIN.alone
-    return Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share
   }
 
   *#waiting(): Generator<WaitingCalls> {

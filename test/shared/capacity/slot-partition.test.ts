@@ -37,14 +37,10 @@ class Ingress {
       waiting: () => this.#waiting(),
       onChange: () => {},
     })
-    this.turns = new TenantDispatcher({
+    this.turns = new TenantDispatcher('inference', {
       prefetch: () => Math.ceil(slots * this.shares.of('inference')),
-      slots: () => slots,
-      capacityOf: ({ model }) => capacityOf(model),
-      waitingElsewhere: () => this.shares.waitingElsewhere('inference'),
-      partOf: (work) => this.shares.of('inference', work),
-      ingressesOf: (tenant) => this.shares.spread('inference', tenant),
-      isIdle: () => false,
+      presence: { slots: () => slots, freeSlots: () => 0, capacityOf: (_pool, { model }) => capacityOf(model) },
+      partition: this.shares,
     })
     fleet.push(this)
   }

@@ -27,14 +27,18 @@ beforeEach(() => {
   elsewhere = new Map()
   shares = new Map()
   spread = new Map()
-  turns = new TenantDispatcher<Waiter>({
+  turns = new TenantDispatcher<Waiter>('inference', {
     prefetch: () => room,
-    slots: () => slots,
-    capacityOf: ({ model }) => capacities.get(model),
-    waitingElsewhere: () => elsewhere,
-    partOf: ({ model }) => shares.get(model) ?? 1,
-    ingressesOf: (tenant) => spread.get(tenant) ?? 1,
-    isIdle: () => isIdle,
+    presence: {
+      slots: () => slots,
+      freeSlots: () => (isIdle ? 1 : 0),
+      capacityOf: (_pool, { model }) => capacities.get(model),
+    },
+    partition: {
+      of: (_pool, { model }) => shares.get(model) ?? 1,
+      waitingElsewhere: () => elsewhere,
+      spread: (_pool, tenant) => spread.get(tenant) ?? 1,
+    },
   })
 })
 afterEach(() => {
