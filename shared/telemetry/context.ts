@@ -39,8 +39,20 @@ export function contextOf(context: string | null | undefined): SpanContext | und
   return { traceId, id, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
 }
 
+/** Returns the trace id of a context. Null if the context is missing or invalid. */
+export function traceIdOf(traceparent: string | null | undefined): string | null {
+  return contextOf(traceparent)?.traceId ?? null
+}
+
+/** Returns the field `trace_id` for a log line. No field if the call has no trace. */
+export function traceField(traceparent: string | null | undefined): { readonly trace_id?: string } {
+  const trace_id = contextOf(traceparent)?.traceId
+  return trace_id === undefined ? {} : { trace_id }
+}
+
 /** Returns the context in the headers of a call. Invalid or oversized headers are omitted, because a call never fails because of its trace. */
 export function incomingContext(headers: IncomingHttpHeaders): string | undefined {
+  if (headers.traceparent === undefined && headers.baggage === undefined) return undefined
   const asked = headers.traceparent?.toString()
   // If the header has a later version, then the trace is continued with version 00, as W3C Trace Context requires.
   const parent = contextOf(asked) && asked ? `00${asked.slice(2, TRACEPARENT_CHARS)}` : ''

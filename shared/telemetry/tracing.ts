@@ -312,17 +312,6 @@ function boundedJson(value: unknown, charsMax: number): string | undefined {
 
 const NO_LINKS: readonly SpanContext[] = []
 
-/** Returns the trace id of a context. Null if the context is missing or invalid. */
-export function traceIdOf(traceparent: string | null | undefined): string | null {
-  return contextOf(traceparent)?.traceId ?? null
-}
-
-/** Returns the field `trace_id` for a log line. No field if the call has no trace. */
-export function traceField(traceparent: string | null | undefined): { readonly trace_id?: string } {
-  const trace_id = traceparent ? traceIdOf(traceparent) : null
-  return trace_id === null ? {} : { trace_id }
-}
-
 /** Returns the id of the span of an attempt. The id is derived from job and attempt, so the worker and the owner of the job compute the same id. */
 export function spanIdOf(jobId: string, attempt: number): string {
   // The id combines two hashes of 32 bits: FNV-1a, and a multiplicative hash. Job ids are random, so the result is unique within a trace.

@@ -15,7 +15,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, type RequestBodies, type RequestLog, type RequestRow } from '#shared/store/requests.ts'
-import { traceIdOf } from '#shared/telemetry/tracing.ts'
+import { traceIdOf } from '#shared/telemetry/context.ts'
 
 const WRITE_MS = 1_000
 const RETRY_MS = 2_000

@@ -31,7 +31,7 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { RecordedStep, StepInput } from '#shared/store/jobs.ts'
 import type { QueuedOf, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
-import { traceField } from '#shared/telemetry/tracing.ts'
+import { traceField } from '#shared/telemetry/context.ts'
 import { TERMINAL } from './follow.ts'
 
 /**
