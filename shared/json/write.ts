@@ -45,7 +45,18 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   return text
 }
 
+/** A JSON value that is already serialized, so that `JSON.stringify` does not block the event loop with a large value. */
+export class JsonText {
+  readonly text: string
+
+  constructor(text: string) {
+    this.text = text
+  }
+}
+
+/** Serializes a value. A large value is serialized with event-loop yields. */
 export function jsonTextSoon(value: unknown): string | Promise<string> {
+  if (value instanceof JsonText) return value.text
   return isSmall(value) ? (JSON.stringify(value) ?? 'null') : runYielding(jsonTextIn(value))
 }
 

@@ -1,7 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import { isSmall } from '#shared/json/write.ts'
+import { isSmall, type JsonText } from '#shared/json/write.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import type { JsonText } from './encode.ts'
 
 export interface Frame {
   /** Sequence number of the message. Present only in streams that a client can resume after a lost connection. */

@@ -1,8 +1,6 @@
 import type { Dialect, GenerateEvent } from '#schemas/kinds/generate.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { isSmall, jsonTextIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
  * Maximum characters of an API call's id that become part of a tool-call id. OpenAI rejects tool-call ids of more than 40 characters when a client
@@ -29,25 +27,6 @@ export function findEvent<T extends GenerateEvent['type']>(
   type: T,
 ): Extract<GenerateEvent, { type: T }> | undefined {
   return events.find((event): event is Extract<GenerateEvent, { type: T }> => event.type === type)
-}
-
-/** A JSON value that is already serialized, so that `JSON.stringify` does not block the event loop with a large value. */
-export class JsonText {
-  readonly text: string
-
-  constructor(text: string) {
-    this.text = text
-  }
-}
-
-/** Serializes a large answer with event-loop yields. A small answer is returned unchanged. */
-export async function writeYielding(value: unknown): Promise<unknown> {
-  const isWritten = typeof value === 'string' || value instanceof JsonText || isSmall(value)
-  return isWritten ? value : new JsonText(await runYielding(jsonTextIn(value)))
-}
-
-export function jsonTextOf(value: unknown): string {
-  return value instanceof JsonText ? value.text : JSON.stringify(value)
 }
 
 export type NativeEvent = Extract<GenerateEvent, { type: 'native' }>

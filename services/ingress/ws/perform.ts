@@ -11,9 +11,9 @@ import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { followEvents } from '#services/ingress/jobs/events.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { enterCall } from '#shared/capacity/capacity.ts'
+import { jsonTextSoon } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { completedText, failedFrame, frameText, jobEventText, type Outbox, requestEventText } from './frames.ts'
 
@@ -164,6 +164,8 @@ export class SocketReply implements Reply {
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
   readonly disconnected = this.#left.signal
+  /** Undefined, because the session closes the whole connection if its key ends. */
+  readonly refusal = undefined
   /**
    * True if the client cancelled before a job was accepted. A durable job that is accepted afterwards is cancelled at
    * once.
@@ -237,7 +239,7 @@ export class SocketReply implements Reply {
    * does.
    */
   async whole(value: unknown, status = 200): Promise<void> {
-    this.#body = { status, text: jsonTextOf(await writeYielding(value)) }
+    this.#body = { status, text: await jsonTextSoon(value) }
     await this.#options.outbox.waitForSpace(this.disconnected)
   }
 
