@@ -277,21 +277,16 @@ class Completions {
       return
     }
     this.#buckets.push({ fromMs: now, count: 1 })
-    this.#forget(now)
+    if (this.#buckets.length > WINDOW_MS / BUCKET_MS) this.#buckets.shift()
   }
 
   everyMs(now: number, sinceMs = 0): number | undefined {
-    this.#forget(now)
     let [fromMs, count] = [now, 0]
     for (const bucket of this.#buckets) {
-      if (bucket.fromMs < sinceMs) continue
+      if (bucket.fromMs < sinceMs || bucket.fromMs <= now - WINDOW_MS) continue
       fromMs = Math.min(fromMs, bucket.fromMs)
       count += bucket.count
     }
     return count < SAMPLES_MIN ? undefined : Math.max(1, now - fromMs) / count
-  }
-
-  #forget(now: number): void {
-    while (this.#buckets[0] && this.#buckets[0].fromMs <= now - WINDOW_MS) this.#buckets.shift()
   }
 }

@@ -33,7 +33,6 @@ import {
   IDLE_UNITS,
   type Peer,
   Peers,
-  preparingOn,
   type Role,
   slackMs,
 } from './peers.ts'
@@ -157,12 +156,6 @@ export class Presence extends Peers {
     if (listenedMs > this.heartbeatMs * (HEARTBEATS_PER_CAPACITY + 1)) return true
     const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
     return listenedMs > 1.5 * Math.max(this.heartbeatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
-  }
-
-  /** Whether this process still downloads or builds something that the model needs, such as its weights. Calls of the model wait until it is ready. */
-  isPreparing(model: string): boolean {
-    const own = this.peers.get(this.#self.boot)
-    return own !== undefined && preparingOn(own, model) !== undefined
   }
 
   publishCapacity(): void {

@@ -229,7 +229,17 @@ export class AttachedJob {
 
   onEvent(worker: string, event: JobEvent | SkippedEvent): void {
     if (this.state === 'done' || event.attempt !== this.attempt) return
-    if (event.type === 'started') return this.#onStarted(worker)
+    if (event.type === 'started') {
+      if (this.worker === undefined) {
+        this.worker = worker
+        this.server = undefined
+        this.state = 'running'
+        this.attemptStartedAtMs = Date.now()
+        this.startedAtMs ??= this.attemptStartedAtMs
+        this.#lastSeq = 1
+      } else if (this.worker !== worker) this.#owner.onStaleWorker(this, worker)
+      return
+    }
     if (worker !== this.worker || event.seq <= this.#lastSeq) return
     if (event.seq !== this.#lastSeq + 1) return this.#owner.onOutcome(this, { type: 'lost' })
     this.#lastSeq = event.seq
@@ -255,19 +265,6 @@ export class AttachedJob {
       // event would look like a gap.
       case 'skipped':
         return
-    }
-  }
-
-  #onStarted(worker: string): void {
-    if (this.worker === undefined) {
-      this.worker = worker
-      this.server = undefined
-      this.state = 'running'
-      this.attemptStartedAtMs = Date.now()
-      this.startedAtMs ??= this.attemptStartedAtMs
-      this.#lastSeq = 1
-    } else if (this.worker !== worker) {
-      this.#owner.onStaleWorker(this, worker)
     }
   }
 

@@ -15,7 +15,6 @@
  */
 
 import type { ErrorBody } from '#schemas/error.ts'
-import type { JobEvent } from '#schemas/event.ts'
 import { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { AdmissionControl } from '#shared/capacity/admission-control.ts'
@@ -23,19 +22,11 @@ import { type Decision, decide, LOST, type Outcome, RetryBudget, withAttempts } 
 import { type PoolWork, type Work, workOf } from '#shared/jobs/fleet-work.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import {
-  jobsTopic,
-  REPLIES,
-  readReply,
-  replyShard,
-  type SkippedEvent,
-  UnknownRecordLog,
-  type WorkerReply,
-} from '#shared/jobs/records.ts'
+import { jobsTopic, REPLIES, readReply, replyShard, UnknownRecordLog, type WorkerReply } from '#shared/jobs/records.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
-import { traceField } from '#shared/telemetry/tracing.ts'
+import { traceField } from '#shared/telemetry/context.ts'
 import {
   AttachedJob,
   type AttachedOptions,
@@ -312,23 +303,22 @@ export class AttachedJobs implements JobOwner {
     const record = (received.payload as WorkerReply | undefined) ?? readReply(received.value)
     if (!record) return this.#unknownRecords.note('unreadable reply ignored')
     for (const type of record.skipped ?? []) this.#unknownRecords.note('event of unknown type ignored', type)
-    for (const event of record.events) this.#onEvent(record.worker, event)
-  }
-
-  #onEvent(worker: string, event: JobEvent | SkippedEvent): void {
-    const job = this.#jobs.get(event.job_id)
-    if (job) {
-      job.onEvent(worker, event)
-      if (event.type === 'started' && job.worker === worker) {
-        clearTimeout(job.timers.start)
-        job.traceQueue()
-        this.#admission.started(job)
-        this.#sender.start(job)
-        this.presence.expect(worker, job.envelope.pool)
+    const { worker } = record
+    for (const event of record.events) {
+      const job = this.#jobs.get(event.job_id)
+      if (job) {
+        job.onEvent(worker, event)
+        if (event.type === 'started' && job.worker === worker) {
+          clearTimeout(job.timers.start)
+          job.traceQueue()
+          this.#admission.started(job)
+          this.#sender.start(job)
+          this.presence.expect(worker, job.envelope.pool)
+        }
+      } else if (event.type === 'started') {
+        // The job has already ended here, for example by a cancel while its record was in the queue. The worker must stop the attempt.
+        this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
       }
-    } else if (event.type === 'started') {
-      // The job has already ended here, for example by a cancel while its record was in the queue. The worker must stop the attempt.
-      this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
     }
   }
 

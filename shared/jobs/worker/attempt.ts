@@ -29,7 +29,8 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import { type Span, startAttempt, traceField, tracing } from '#shared/telemetry/tracing.ts'
+import { traceField } from '#shared/telemetry/context.ts'
+import { type Span, startAttempt, tracing } from '#shared/telemetry/tracing.ts'
 import { Meter } from '#shared/usage/usage.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
@@ -92,7 +93,10 @@ export class Attempt {
       const work = this.job.stream || this.#sink.canRestart ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here, so that its slot becomes free. A new attempt starts when
       // the children have ended.
-      if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
+      if ((await Promise.race([work, this.#parked.promise])) === 'parked') {
+        await this.#sink.parked?.()
+        return 'parked'
+      }
       await this.#sink.completed()
       return 'completed'
     } catch (error) {
@@ -262,11 +266,6 @@ export class Attempt {
         return composition
       },
     })
-  }
-
-  async #park(): Promise<AttemptEnd> {
-    await this.#sink.parked?.()
-    return 'parked'
   }
 
   async #onError(error: unknown): Promise<AttemptEnd> {

@@ -22,6 +22,7 @@ import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import type { ParkedCalls } from '#shared/capacity/slots.ts'
+import { preparingOn } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
@@ -58,7 +59,7 @@ interface CallsOptions {
   readonly broker: Broker
   readonly log: Log
   readonly pool: PoolName
-  readonly presence: () => Presence
+  readonly worker: { readonly boot: string; readonly presence: Presence }
   readonly reporter: Reporter
   readonly bulkheads: ModelBulkheads
   readonly poller: Poller
@@ -86,7 +87,7 @@ export class Calls {
     if (attempts.isOver(job)) return delivery.acknowledge()
     // A job may arrive before the first heartbeat of its ingress. An unknown ingress therefore counts as dead only if the job is old.
     const isOld = Date.now() - job.created_at_ms > ORPHAN_AGE_MS
-    if (isOld && this.#options.presence().isDead(job.reply.boot)) {
+    if (isOld && this.#options.worker.presence.isDead(job.reply.boot)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
       return delivery.acknowledge()
     }
@@ -116,13 +117,14 @@ export class Calls {
   }
 
   #shouldRequeue(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
-    const { parkedCalls, pool, bulkheads } = this.#options
-    const presence = this.#options.presence()
+    const { parkedCalls, pool, bulkheads, worker } = this.#options
+    const { presence } = worker
     const { model, deadline_ms } = job
     if (deadline_ms <= Date.now()) return false
     if (!isKnown) return !presence.hasAllCapacities || presence.hasModel(pool, model)
     // The call is requeued if this worker still prepares the model (download or build) while another worker is ready.
-    if (presence.isPreparing(model) && !presence.preparing(pool, model))
+    const own = presence.peers.get(worker.boot)
+    if (own && preparingOn(own, model) && !presence.preparing(pool, model))
       return this.#requeue.requeuesOf(job) < REQUEUES_MAX
     const bulkhead = bulkheads.of(job)
     if (

@@ -164,7 +164,7 @@ export class Children {
 
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
     const { signal, store, writes } = this.#options
-    const answer = await writes.read(() => ask(store))
+    const answer = await writes.persist(() => ask(store))
     if (writes.isLost) throw lost(signal)
     return answer as T
   }

@@ -27,7 +27,7 @@ import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Used } from '#shared/store/jobs.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
-import { traceField } from '#shared/telemetry/tracing.ts'
+import { traceField } from '#shared/telemetry/context.ts'
 import { addMetered, Meter, NOTHING } from '#shared/usage/usage.ts'
 import { ANSWER_BYTES_MAX } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose.ts'
@@ -331,17 +331,16 @@ export class DurableRun implements AttemptSink {
    * next write reports the error.
    */
   async #writeBacklog(): Promise<void> {
-    while (!this.#isBacklogSmall() && !this.#writes.isLost) await this.#writeSome()
-  }
-
-  #isBacklogSmall(): boolean {
-    try {
-      this.#encodePending(WRITE_MESSAGES_MAX)
-    } catch {
-      // The next write encodes these events again, and reports the error.
-      return true
+    while (!this.#writes.isLost) {
+      try {
+        this.#encodePending(WRITE_MESSAGES_MAX)
+      } catch {
+        // The next write encodes these events again, and reports the error.
+        return
+      }
+      if (this.#pending.isEmpty && sizeOf(this.#encoded, WRITE_SIZE_MAX) <= WRITE_SIZE_MAX) return
+      await this.#writeSome()
     }
-    return this.#pending.isEmpty && sizeOf(this.#encoded, WRITE_SIZE_MAX) <= WRITE_SIZE_MAX
   }
 
   get #hasOutput(): boolean {

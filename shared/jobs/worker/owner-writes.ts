@@ -77,9 +77,26 @@ export class OwnerWrites {
     return written
   }
 
-  /** Reads from the store. While the store is unreachable, the read is retried. Returns undefined if the claim of this worker has ended. */
-  async read<T>(ask: () => Promise<T>): Promise<T | undefined> {
-    return await this.#persist(ask)
+  /**
+   * Runs an operation of the store. During an outage, the operation is repeated until the store responds or the process exits.
+   *
+   * @returns Undefined if the claim of this worker has ended
+   * @throws The last error of the operation
+   */
+  async persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
+    const { signal } = this.#options
+    for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
+      const startedAt = performance.now()
+      try {
+        const answer = await ask()
+        this.#writeMs = performance.now() - startedAt
+        return answer
+      } catch (error) {
+        if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
+      }
+      await delay(waitMs, AbortSignal.any([signal, this.#lost.signal]))
+      if (this.isLost) return undefined
+    }
   }
 
   /** Called when the claim of this worker has ended. Stops the attempt and all later writes. A second call has no effect. */
@@ -93,7 +110,7 @@ export class OwnerWrites {
     const write = this.isLost ? undefined : prepare()
     if (!write) return undefined
     const run = { ...this.#run, chunk: this.#count }
-    const moved = await this.#persist(() => write(run))
+    const moved = await this.persist(() => write(run))
     if (moved) {
       this.#count++
       this.#publish(moved, result)
@@ -113,27 +130,6 @@ export class OwnerWrites {
     if (!first || !last) return
     const events = first === last ? last.events : [...first.events, ...last.events]
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
-  }
-
-  /**
-   * Repeats an operation during an outage, until the store responds or the process exits.
-   *
-   * @throws The last error of the operation
-   */
-  async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
-    const { signal } = this.#options
-    for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
-      const startedAt = performance.now()
-      try {
-        const answer = await ask()
-        this.#writeMs = performance.now() - startedAt
-        return answer
-      } catch (error) {
-        if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
-      }
-      await delay(waitMs, AbortSignal.any([signal, this.#lost.signal]))
-      if (this.isLost) return undefined
-    }
   }
 }
 

@@ -88,7 +88,7 @@ export class Steps {
 
   async #findKept(key: string): Promise<Done | undefined> {
     const { job, blobs, store, writes } = this.#options
-    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, key)) : undefined
+    const kept = job.steps > 0 ? await writes.persist(() => store.findStep(job.id, key)) : undefined
     return kept && { cost: kept.cost, value: await valueOfOutput(kept.output, blobs) }
   }
 

@@ -122,7 +122,7 @@ export class Worker {
     const bulkheads = new ModelBulkheads(definition)
     const poller = new Poller({
       slots,
-      onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
+      onDelivery: this.#onDelivery,
       extra: (free) => bulkheads.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
       // A freed slot goes to durable jobs, then to parked calls, and then to new records of the queue. Durable jobs get at most half of the
@@ -156,8 +156,7 @@ export class Worker {
     this.#unsupported = new UnsupportedJobs({
       ...{ broker, log, pool, poller, attempts, reporter, requeueForMs, observer },
     })
-    const presence = () => this.presence
-    this.#calls = new Calls({ ...{ parkedCalls, attempts, broker, log, pool, presence, reporter, bulkheads, poller } })
+    this.#calls = new Calls({ parkedCalls, attempts, broker, log, pool, worker: this, reporter, bulkheads, poller })
   }
 
   static async open(definition: WorkerDefinition, options: WorkerOptions): Promise<Worker> {
@@ -307,7 +306,7 @@ export class Worker {
     this.#poller.setDrained(record.drained)
   }
 
-  #onDelivery(lane: Lane, delivery: Delivery): void {
+  readonly #onDelivery = (lane: Lane, delivery: Delivery): void => {
     const job = (delivery.payload as JobEnvelope | undefined) ?? readJob(delivery.value)
     const { kinds } = this.#definition
     const kind = job && Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
