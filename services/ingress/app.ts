@@ -7,7 +7,7 @@
  * 2. API key (401, 403).
  * 3. Limits of the key and the spent budget: gates 1 and 2 (429).
  * 4. Body: size, time and type (400, 408, 413, 415), and memory, which is gate 3 (503).
- * 5. Handler of the row, such as `answerCall` for endpoints that create jobs.
+ * 5. `answerCall` for endpoints that create jobs, otherwise the handler of the row.
  *
  * The invariant: when a call ends, even by a failure, its reservations of tokens, budget, memory and stored bytes are released. Uploads
  * that no durable job has taken over are deleted.
@@ -22,7 +22,8 @@ import { newId } from '#shared/lib/id.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { readJsonBody, sendError, type WireFormat } from './body/body.ts'
 import { authenticate, authorize, setLimitHeaders } from './callers/keys.ts'
-import { type Call, COMPLETED, type IngressContext, refusalOf, throwIfRefused } from './calls/call.ts'
+import { answerCall } from './calls/answer.ts'
+import { type Call, COMPLETED, type IngressContext } from './calls/call.ts'
 import { CallBodies } from './calls/call-bodies.ts'
 import type { CallLog } from './calls/call-log.ts'
 import { isJobSubmission } from './calls/job-options.ts'
@@ -41,7 +42,6 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   app.use((req, res, next) => {
     const locals: Locals = { reply: new HttpReply(context, req, res) }
     Object.assign(res.locals, locals)
-    requireHost(req)
     next()
   })
   for (const route of routes) {
@@ -65,13 +65,18 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     reply.end({ type: 'failed', thrown })
   })
   return (req, res) => {
-    const target = originForm(req.url ?? '')
-    if (target === undefined) return refuseTarget(res)
-    req.url = target
-    const route = req.method === 'POST' ? calls.get(target) : undefined
-    if (route)
-      void answerCall(context, route, Object.assign(req, { path: route.path, params: {}, query: {}, route }), res)
-    else app(req, res)
+    const target = req.url ?? ''
+    if (!target.startsWith('/') && target !== '*') {
+      // A proxy may send an absolute URL (RFC 9112 §3.2.2), for which Express throws or answers in its own format.
+      const url = URL.parse(target)
+      if (!url) return refuseTarget(res)
+      req.url = url.pathname + url.search
+    }
+    const route = req.method === 'POST' ? calls.get(req.url ?? '') : undefined
+    if (!route) return app(req, res)
+    const routed = Object.assign(req, { path: route.path, params: {}, query: {}, route })
+    const reply = new HttpReply(context, routed, res)
+    answer(context, route, reply, routed).catch((thrown: unknown) => reply.end({ type: 'failed', thrown }))
   }
 }
 
@@ -81,21 +86,6 @@ function callsOf(routes: readonly Route[]): ReadonlyMap<string, Route> {
   )
 }
 
-async function answerCall(
-  context: IngressContext,
-  route: Route,
-  req: RoutedRequest,
-  res: ServerResponse,
-): Promise<void> {
-  const reply = new HttpReply(context, req, res)
-  try {
-    requireHost(req)
-    await answer(context, route, reply, req)
-  } catch (thrown) {
-    reply.end({ type: 'failed', thrown })
-  }
-}
-
 /**
  * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). Node's own check is disabled in http/server.ts,
  * because its error response has no body.
@@ -103,16 +93,6 @@ async function answerCall(
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
   const isHostless = httpVersion === '1.1' && !headers.host
   if (isHostless) throw new ServiceError('invalid_request', 'The request has no Host header.')
-}
-
-/**
- * Returns path and query of the request target. Undefined if the target is not a URL. A proxy may send an absolute URL
- * (RFC 9112 §3.2.2), for which Express throws or answers in its own format.
- */
-function originForm(target: string): string | undefined {
-  if (target.startsWith('/') || target === '*') return target
-  const url = URL.parse(target)
-  return url ? url.pathname + url.search : undefined
 }
 
 function refuseTarget(res: ServerResponse): void {
@@ -132,8 +112,20 @@ interface Locals {
 }
 
 async function answer(context: IngressContext, route: Route, reply: HttpReply, req: RoutedRequest): Promise<void> {
-  const call = callOf(context, route, reply, req)
-  const { key, format } = call
+  requireHost(req)
+  const { method = '', path, params, query, headers } = req
+  const { format, log } = reply
+  const { requestId, facts } = log
+  const key = keyOf(context, route, reply, req)
+  const call: Call = {
+    ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
+    traceparent: log.traceparent,
+    jobFields: {},
+    advice: ADVICE,
+    uploads: new Set(),
+    storage: context.storage.open(projectIdOf(key)),
+    held: context.budget.open(key.id),
+  }
   reply.watch(key)
   let end: (() => void) | undefined
   try {
@@ -143,34 +135,18 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     // The body is passed to a callback instead of being stored in a local variable. A suspended async function keeps its
     // variables in memory. The body would therefore stay in memory until the end of the call, which may take minutes.
     await readBody(context, route, call, req).then((body) => {
-      throwIfRefused(reply)
-      reply.log.noteModel(body)
-      return route.handle(context, call, body)
+      if (reply.refusal) throw reply.refusal
+      log.noteModel(body)
+      return route.endpoint ? answerCall(context, call, route.endpoint, body) : route.handle(context, call, body)
     })
     reply.end(COMPLETED)
   } finally {
     end?.()
-    reply.log.handled()
+    log.handled()
     reply.release()
     call.held.release()
     for (const blob of call.uploads) await dropUpload(context, blob)
     call.storage[Symbol.dispose]()
-  }
-}
-
-function callOf(context: IngressContext, route: Route, reply: HttpReply, req: RoutedRequest): Call {
-  const { method = '', path, params, query, headers } = req
-  const { format, log } = reply
-  const { requestId, facts } = log
-  const key = keyOf(context, route, reply, req)
-  return {
-    ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
-    traceparent: log.traceparent,
-    jobFields: {},
-    advice: ADVICE,
-    uploads: new Set(),
-    storage: context.storage.open(projectIdOf(key)),
-    held: context.budget.open(key.id),
   }
 }
 
@@ -200,6 +176,7 @@ function identify({ keys }: IngressContext, { facts }: CallLog, format: WireForm
  * path that does not exist.
  */
 function recordUnknown(context: IngressContext, { log, format }: HttpReply, req: RoutedRequest): void {
+  requireHost(req)
   if (req.method === 'GET' || req.method === 'HEAD') return
   try {
     identify(context, log, format, req)
@@ -215,10 +192,10 @@ function recordUnknown(context: IngressContext, { log, format }: HttpReply, req:
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
-  const { disconnected: left } = call.reply
+  const { reply } = call
+  const { disconnected: left } = reply
   const refuse = () => {
-    const thrown = refusalOf(left)
-    if (thrown) call.reply.end({ type: 'failed', thrown })
+    if (reply.refusal) reply.end({ type: 'failed', thrown: reply.refusal })
   }
   left.addEventListener('abort', refuse)
   try {

@@ -247,10 +247,9 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const counts = ports.openFleetCounts()
   const clock = () => performance.now()
   const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock })
-  const { limitsOf } = keys
-  const runningMaxOf = (project: string) => keys.limitsOfTenant(project).running
+  const { limitsOf, limitsOfTenant } = keys
   const ingresses = () => jobs.presence.ingresses()
-  const limits = new RateLimits(config, { limitsOf, runningMaxOf, tenants: store?.tenants, fleet, ingresses })
+  const limits = new RateLimits(config, { limitsOf, limitsOfTenant, tenants: store?.tenants, fleet, ingresses })
   store?.tenants.limitRunning(limits)
   const budgets = new Budgets({ ledger: store?.usage, log, limitsOf, fleet, ingresses })
   return { fleet, limits, budgets }
@@ -285,8 +284,8 @@ async function openDurable(
     jobsMaxPerProject: config.durableJobsMaxPerProject,
     scheduledMax: config.scheduledJobsMax,
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
-    limitsOf: (tenant: string) => keys.limitsOfTenant(tenant),
-    limitsOfKey: (id: string) => keys.limitsOfKey(id),
+    limitsOf: keys.limitsOfTenant,
+    limitsOfKey: keys.limitsOfKey,
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }

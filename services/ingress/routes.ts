@@ -49,7 +49,6 @@ import {
 } from './batches/messages.ts'
 import { batchResults } from './batches/pool/results.ts'
 import type { WireFormat } from './body/body.ts'
-import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext, JobEndpoint } from './calls/call.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
 import { listJobs } from './calls/job-list.ts'
@@ -77,7 +76,7 @@ import { getInput, streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listSteps, redriveJob, replayJob, submitJob } from './jobs/jobs.ts'
 import { refusePlain, WS_PATH } from './ws/sockets.ts'
 
-export interface Route {
+interface RouteBase {
   readonly method: 'GET' | 'POST' | 'DELETE'
   /** Path pattern. `:id` stands for one segment, and a final `/*` for everything below the path. */
   readonly path: string
@@ -91,8 +90,12 @@ export interface Route {
   /** True if the request must have a body, which is JSON unless {@link readBody} is given. */
   readonly hasBody?: boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
+
+type Handler = (context: IngressContext, call: Call, body: unknown) => Promise<void> | void
+
+/** A row of the table. The route has either an endpoint, whose calls become jobs, or a handler. */
+export type Route = RouteBase & ({ readonly endpoint: JobEndpoint } | { readonly endpoint?: never; handle: Handler })
 
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
@@ -142,7 +145,7 @@ const ADMIN_ROUTES: readonly Route[] = [
   { ...admin('GET', 'requests/:id', getRequest), scope: 'any' },
 ]
 
-function admin(method: Route['method'], path: string, handle: Route['handle']): Route {
+function admin(method: Route['method'], path: string, handle: Handler): Route {
   return { method, path: `${ADMIN_PATH}/${path}`, format: 'openai', scope: 'admin', handle }
 }
 
@@ -155,7 +158,7 @@ const MESSAGE_BATCH_ROUTES: readonly Route[] = [
   messageBatch('GET', '/:id/results', messageBatchResults),
 ]
 
-function messageBatch(method: Route['method'], path: string, handle: Route['handle']): Route {
+function messageBatch(method: Route['method'], path: string, handle: Handler): Route {
   return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
 }
 
@@ -170,16 +173,15 @@ const CONVERSATION_ROUTES: readonly Route[] = [
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
 ]
 
-function conversation(method: Route['method'], path: string, handle: Route['handle']): Route {
+function conversation(method: Route['method'], path: string, handle: Handler): Route {
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
 export function routesOf(endpoints: readonly JobEndpoint[]): readonly Route[] {
   const ofJobs = endpoints.map((endpoint): Route => {
     const { path, format, readBody, kind } = endpoint
-    const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
     const row = { method: 'POST', path, format, kind: kind.name, isCall: true, hasBody: true } as const
-    return { ...row, ...(readBody && { readBody }), handle }
+    return { ...row, ...(readBody && { readBody }), endpoint }
   })
   return [...ofJobs, ...OTHER_ROUTES]
 }

@@ -36,7 +36,7 @@ export interface HeldBytes {
   /**
    * Sets the number of bytes that count for this body.
    *
-   * @throws ServiceError `overloaded` if the budget is exceeded
+   * @throws ServiceError `overloaded` if the budget is exceeded. Nothing is changed then
    */
   hold(bytes: number): void
   shrink(bytes: number): void
@@ -66,11 +66,19 @@ export class ByteBudget {
     return this.#held <= this.#options.bytesMax / 2
   }
 
+  /** Opens the count of one body. A body is always admitted if no other body is counted. Otherwise a body larger than the budget would never be admitted. */
   open(keyId: string): HeldBytes {
     let held = 0
     const hold = (bytes: number) => {
-      this.#move(keyId, held, bytes)
+      const { bytesMax, keyBytesMax } = this.#options
+      const ofKey = (this.#heldByKey.get(keyId) ?? 0) - held
+      const others = this.#held - held
+      if (bytes > held && others > 0 && others + bytes > bytesMax) throw refusal('')
+      if (bytes > held && ofKey > 0 && ofKey + bytes > keyBytesMax) throw refusal(' of this key')
       held = bytes
+      this.#held = others + bytes
+      if (ofKey + bytes > 0) this.#heldByKey.set(keyId, ofKey + bytes)
+      else this.#heldByKey.delete(keyId)
     }
     return {
       get bytes() {
@@ -80,23 +88,6 @@ export class ByteBudget {
       shrink: (bytes) => hold(Math.min(bytes, held)),
       release: () => hold(0),
     }
-  }
-
-  /**
-   * Changes the counted bytes of one body. A body is always admitted if no other body is counted. Otherwise a body larger than the budget would be
-   * refused forever.
-   *
-   * @throws ServiceError `overloaded` if the budget is exceeded. Nothing is changed then
-   */
-  #move(keyId: string, before: number, after: number): void {
-    const { bytesMax, keyBytesMax } = this.#options
-    const ofKey = (this.#heldByKey.get(keyId) ?? 0) - before
-    const others = this.#held - before
-    if (after > before && others > 0 && others + after > bytesMax) throw refusal('')
-    if (after > before && ofKey > 0 && ofKey + after > keyBytesMax) throw refusal(' of this key')
-    this.#held = others + after
-    if (ofKey + after > 0) this.#heldByKey.set(keyId, ofKey + after)
-    else this.#heldByKey.delete(keyId)
   }
 }
 

@@ -31,7 +31,8 @@ export interface RateLimitConfig extends LimitSettings {
 
 export interface RateLimitOptions {
   limitsOf?(project: string): Limits | undefined
-  runningMaxOf?(project: string): number | undefined
+  /** Limits of a project, or of a key that belongs to no project. */
+  limitsOfTenant?(tenant: string): Limits | undefined
   /** Counts of running durable jobs. Undefined if the deployment has no durable jobs. */
   readonly tenants?: Pick<TenantReads, 'running'> | undefined
   /**
@@ -70,7 +71,6 @@ interface SlotUse {
   readonly owner: Owner
   readonly limit: number
   readonly running: Running
-  readonly countsJobs: boolean
 }
 
 /**
@@ -115,8 +115,12 @@ export class RateLimits implements RunningLimits {
    * 0
    */
   async enter(key: KeyOf, show: ShowRemaining, isJob = false): Promise<() => void> {
-    const uses = this.#usesOf(key)
-    const slots = this.#slotsOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
+    const owners = limitsOfKey(key, this.#config, this.#options.limitsOf)
+    const uses = this.#usesOf(key, owners)
+    const slots = owners.flatMap(({ owner, id, running: limit, countsJobs }): SlotUse[] => {
+      if (limit === undefined || (isJob && countsJobs)) return []
+      return [{ owner, limit, running: this.#runningOf(`${owner} ${id}`) }]
+    })
     const leave = () => {
       for (const { running } of slots) running.local--
       for (const { running } of slots) this.#fleet?.markChanged(running)
@@ -155,7 +159,7 @@ export class RateLimits implements RunningLimits {
   }
 
   hasTokenLimit(key: KeyOf): boolean {
-    return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
+    return limitsOfKey(key, this.#config, this.#options.limitsOf).some(({ tokens }) => tokens !== undefined)
   }
 
   remaining(key: KeyOf): RemainingLimit[] {
@@ -177,7 +181,7 @@ export class RateLimits implements RunningLimits {
   }
 
   mostOf(project: string): number | undefined {
-    return this.#options.runningMaxOf?.(project)
+    return this.#options.limitsOfTenant?.(project)?.running
   }
 
   callsOf(project: string): number {
@@ -201,7 +205,7 @@ export class RateLimits implements RunningLimits {
    */
   enterProject(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
     const project = projectIdOf(key)
-    const most = this.#options.runningMaxOf?.(project)
+    const most = this.#options.limitsOfTenant?.(project)?.running
     return most === undefined ? undefined : this.#enterProject(project, most)
   }
 
@@ -366,9 +370,9 @@ export class RateLimits implements RunningLimits {
     return countOf(this.#running, name, Running)
   }
 
-  #usesOf(key: KeyOf): Use[] {
+  #usesOf(key: KeyOf, owners = limitsOfKey(key, this.#config, this.#options.limitsOf)): Use[] {
     const uses: Use[] = []
-    for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#options.limitsOf)) {
+    for (const { owner, id, tokens, requests } of owners) {
       for (const [kind, limit] of Object.entries({ tokens, requests }) as [Use['kind'], number | undefined][]) {
         if (limit === undefined) continue
         const window = countOf(this.#windows, `${kind} ${owner} ${id}`, MinuteWindow)
@@ -376,13 +380,6 @@ export class RateLimits implements RunningLimits {
       }
     }
     return uses
-  }
-
-  #slotsOf(key: KeyOf): SlotUse[] {
-    return limitsOfKey(key, this.#config, this.#options.limitsOf).flatMap(
-      ({ owner, id, running: limit, countsJobs }) =>
-        limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#runningOf(`${owner} ${id}`) }],
-    )
   }
 
   #remainingOf(uses: readonly Use[]): RemainingLimit[] {

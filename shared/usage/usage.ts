@@ -51,18 +51,13 @@ export class Meter {
   }
 
   /**
-   * Tokens so far, for limits and metrics. For a composed job, the tokens of its child jobs are included. The ledger does not use this sum, because
-   * child jobs have ledger entries of their own.
+   * Usage so far. Until the engine has reported its usage, the tokens of the output are estimated. For a composed job, the tokens of its child jobs are
+   * included.
    */
-  get tokens(): { input: number; output: number } {
-    const { input_tokens: input, output_tokens: output } = this.#metered
-    if (this.#isCounted) return { input, output }
-    return { input: this.#promptTokens, output: Math.ceil(this.#chars / CHARS_PER_TOKEN) }
-  }
-
   get metered(): Metered {
-    const { input, output } = this.tokens
-    return { ...this.#metered, input_tokens: input, output_tokens: output }
+    if (this.#isCounted) return this.#metered
+    const output_tokens = Math.ceil(this.#chars / CHARS_PER_TOKEN)
+    return { ...this.#metered, input_tokens: this.#promptTokens, output_tokens }
   }
 }
 

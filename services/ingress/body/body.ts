@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
@@ -311,18 +311,14 @@ export function sendError(
   res.end(body)
 }
 
-export function formatOf(path: string): WireFormat {
-  return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
-}
-
 /**
- * Returns the API format of a request. SDKs of both vendors call paths with the segment `messages` or `models`. For these
- * paths, the header `anthropic-version` decides, because Anthropic SDKs always send it. Every other path has one format
+ * Returns the API format of a path, or of a request. SDKs of both vendors call paths with the segment `messages` or `models`. For these paths, the
+ * header `anthropic-version` of a request decides, because Anthropic SDKs always send it. Every other path has one format
  * (docs/internals/protocol.md, Errors).
  */
-export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
-  const isShared = /(^|\/)(messages|models)(\/|$)/.test(path)
-  return isShared && headers['anthropic-version'] !== undefined ? 'anthropic' : formatOf(path)
+export function formatOf(path: string, headers: IncomingHttpHeaders = {}): WireFormat {
+  if (headers['anthropic-version'] !== undefined && /(^|\/)(messages|models)(\/|$)/.test(path)) return 'anthropic'
+  return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
 
 /** Maximum `Retry-After` that the known SDKs obey, in ms. If the value is longer, then SDKs use their own retry delay. */

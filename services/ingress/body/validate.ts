@@ -286,23 +286,18 @@ function wellFormed(value: unknown, depth: number): unknown {
   if (depth === DEPTH_MAX) {
     throw new ServiceError('invalid_value', `The request body is nested more than ${DEPTH_MAX} levels deep.`)
   }
-  return Array.isArray(value) ? wellFormedArray(value, depth) : wellFormedObject(value, depth)
-}
-
-function wellFormedArray(array: unknown[], depth: number): unknown[] {
-  let copy: unknown[] | undefined
-  for (let i = 0; i < array.length; i++) {
-    const sound = wellFormed(array[i], depth + 1)
-    if (sound === array[i]) continue
-    copy ??= [...array]
-    copy[i] = sound
+  if (Array.isArray(value)) {
+    let copy: unknown[] | undefined
+    for (let i = 0; i < value.length; i++) {
+      const sound = wellFormed(value[i], depth + 1)
+      if (sound === value[i]) continue
+      copy ??= [...value]
+      copy[i] = sound
+    }
+    return copy ?? value
   }
-  return copy ?? array
-}
-
-function wellFormedObject(object: object, depth: number): object {
-  const values = object as Record<string, unknown>
-  const keys = Object.keys(object)
+  const values = value as Record<string, unknown>
+  const keys = Object.keys(value)
   let copy: [string, unknown][] | undefined
   for (let i = 0; i < keys.length; i++) {
     const key = keys[i] as string
@@ -311,7 +306,7 @@ function wellFormedObject(object: object, depth: number): object {
     copy ??= keys.slice(0, i).map((before) => [before, values[before]])
     copy.push([key.toWellFormed(), sound])
   }
-  return copy ? Object.fromEntries(copy) : object
+  return copy ? Object.fromEntries(copy) : value
 }
 
 /**

@@ -129,13 +129,9 @@ export class ApiKeys {
 
   readonly limitsOf = (projectId: string): Limits => this.#limits.get(projectId) ?? NO_LIMITS
 
-  limitsOfTenant(tenant: string): Limits {
-    return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
-  }
+  readonly limitsOfTenant = (tenant: string): Limits => this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
 
-  limitsOfKey(id: string): Limits {
-    return this.#inProjects.get(id) ?? NO_LIMITS
-  }
+  readonly limitsOfKey = (id: string): Limits => this.#inProjects.get(id) ?? NO_LIMITS
 
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
     // A key without a project acts as a project with the same id, so only the limits of that project apply.

@@ -15,22 +15,15 @@
  * The invariant: a job never outlives its call, and each reservation is settled or released once.
  */
 
+import type { Metered } from '#schemas/usage.ts'
 import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { traceIdOf } from '#shared/telemetry/tracing.ts'
+import { traceIdOf } from '#shared/telemetry/context.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
-import {
-  type Call,
-  type IngressContext,
-  type JobEndpoint,
-  type PreparedCall,
-  refusalOf,
-  sendBytes,
-  sendStream,
-} from './call.ts'
+import { type Call, type IngressContext, type JobEndpoint, type PreparedCall, sendBytes, sendStream } from './call.ts'
 import { CallBodies } from './call-bodies.ts'
 import { attachedIdOf } from './call-log.ts'
 import { answerDurable } from './durable.ts'
@@ -147,17 +140,18 @@ async function answerAttached(
   facts.job_id = job.id
   callsOfJobs.set(job, { key: call.key, path: endpoint.path })
   // SDKs cancel a call by closing its connection (docs/internals/protocol.md, Disconnects).
-  const cancel = () => context.jobs.cancel(job, refusalOf(reply.disconnected)?.toBody())
+  const cancel = () => context.jobs.cancel(job, reply.refusal?.toBody())
   reply.disconnected.addEventListener('abort', cancel, { once: true })
   if (reply.disconnected.aborted) cancel()
   reply.accepted(job.id)
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
-  const usage = new CallUsage(context, call, endpoint, admission)
+  const meter = new Meter()
   const see = (event: unknown) => {
-    usage.see(event)
+    meter.see(event)
     bodies?.see(event)
+    if ((event as { usage?: unknown }).usage !== undefined) reportTokens(call, meter.metered, admission)
   }
   let end: EndedCall['end'] = 'failed'
   try {
@@ -176,7 +170,7 @@ async function answerAttached(
     throw error
   } finally {
     const ended = reply.isDisconnected ? 'cancelled' : end
-    usage.end(ended)
+    recordUsage(context, call, endpoint, { metered: meter.metered, end: ended }, admission)
     void bodies?.end(ended, answer, encode)
     recordJob(context, call, job, end)
     context.jobs.cancel(job)
@@ -259,51 +253,33 @@ function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJo
   }
 }
 
-class CallUsage {
-  readonly #context: IngressContext
-  readonly #call: Call
-  readonly #endpoint: JobEndpoint
-  readonly #admission: Admission | undefined
-  readonly #meter = new Meter()
-  #isReported = false
+/** Replaces the reserved tokens of a call with its counted tokens. A second report changes only the facts. */
+function reportTokens({ facts }: Call, metered: Metered, admission: Admission | undefined): void {
+  const { input_tokens, output_tokens } = metered
+  if (input_tokens + output_tokens === 0) return
+  Object.assign(facts, { input_tokens, output_tokens })
+  admission?.useTokens(input_tokens + output_tokens)
+}
 
-  constructor(context: IngressContext, call: Call, endpoint: JobEndpoint, admission: Admission | undefined) {
-    this.#context = context
-    this.#call = call
-    this.#endpoint = endpoint
-    this.#admission = admission
+function recordUsage(
+  { models, metrics, usage }: IngressContext,
+  call: Call,
+  { path, kind: { pool } }: JobEndpoint,
+  ended: Pick<EndedCall, 'metered' | 'end'>,
+  admission: Admission | undefined,
+): void {
+  reportTokens(call, ended.metered, admission)
+  const { key, facts } = call
+  const model = facts.model ?? ''
+  const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
+  // The final status of the call is not known yet, so this entry counts no failure. The call log later adds an entry with the failure.
+  const entry = {
+    ...entryOf({ ...whose, ...ended, endedAtMs: Date.now() }, models.priceOf({ pool, model })),
+    failed: 0,
   }
-
-  readonly see = (event: unknown): void => {
-    this.#meter.see(event)
-    if ((event as { usage?: unknown }).usage !== undefined) this.#reportTokens()
-  }
-
-  end(end: EndedCall['end']): void {
-    this.#reportTokens()
-    const { models, usage } = this.#context
-    const { key, facts } = this.#call
-    const { path, kind } = this.#endpoint
-    const { pool } = kind
-    const model = facts.model ?? ''
-    const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
-    const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
-    // The final status of the call is not known yet, so this entry counts no failure. The call log later adds an entry with the failure.
-    const entry = { ...entryOf(ended, models.priceOf({ pool, model })), failed: 0 }
-    facts.cached_input_tokens = entry.cachedInputTokens
-    facts.cost_nanos = entry.costNanos
-    this.#context.metrics.addUsage(entry)
-    const entered = usage?.add(entry) ?? Promise.resolve()
-    this.#admission?.settle(entry.costNanos, entered)
-  }
-
-  #reportTokens(): void {
-    const { input, output } = this.#meter.tokens
-    if (this.#isReported || input + output === 0) return
-    this.#isReported = true
-    const { facts } = this.#call
-    facts.input_tokens = input
-    facts.output_tokens = output
-    this.#admission?.useTokens(input + output)
-  }
+  facts.cached_input_tokens = entry.cachedInputTokens
+  facts.cost_nanos = entry.costNanos
+  metrics.addUsage(entry)
+  const entered = usage?.add(entry) ?? Promise.resolve()
+  admission?.settle(entry.costNanos, entered)
 }

@@ -1,6 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { effectiveLimits } from '#shared/keys/keys.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import { answerText, promptText } from '#shared/kinds/body-text.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
@@ -144,8 +144,10 @@ export class CallBodies {
 /** Retention of a call's bodies in ms. Null if REQUEST_BODIES_MS applies. Undefined if the bodies of the call are not recorded. */
 function retentionOf(context: IngressContext, { key, headers }: Call): number | null | undefined {
   if (!context.bodies || headers[OPT_OUT] === 'off') return undefined
-  const { request_bodies_seconds: own } = effectiveLimits(key, context.config, (id) => context.keys.limitsOf(id))
-  const ownMs = own === undefined ? null : 1_000 * own
+  // The lower value of the key and its project applies.
+  const owners = [key.limits, context.keys.limitsOf(projectIdOf(key))]
+  const own = owners.flatMap((limits) => limits?.request_bodies_seconds ?? [])
+  const ownMs = own.length === 0 ? null : 1_000 * Math.min(...own)
   return (ownMs ?? context.config.requestBodiesMs) === 0 ? undefined : ownMs
 }
 

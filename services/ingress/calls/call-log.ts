@@ -4,8 +4,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import type { UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
-import { incomingContext } from '#shared/telemetry/context.ts'
-import { type Attributes, type Span, traceField, traceIdOf, tracing } from '#shared/telemetry/tracing.ts'
+import { incomingContext, traceField, traceIdOf } from '#shared/telemetry/context.ts'
+import { type Attributes, type Span, tracing } from '#shared/telemetry/tracing.ts'
 import { boundedText, errorOf, failedAttemptsOf, sdkRetryOf, userAgentOf } from '#shared/usage/request-log.ts'
 import { hourOf } from '#shared/usage/usage.ts'
 import type { CallFacts, IngressContext } from './call.ts'
@@ -153,14 +153,6 @@ export class CallLog {
     return asked === undefined ? null : (this.#knownModel ?? boundedText(asked))
   }
 
-  /**
-   * Whether the job of this call was cancelled over the API. The error code alone does not show this, because a read of
-   * another cancelled job fails with the same code.
-   */
-  get #isCancelledJob(): boolean {
-    return this.#error?.code === 'job_cancelled' && this.facts.job_id === attachedIdOf(this.requestId)
-  }
-
   #record(): void {
     if (!this.#end || !this.#handled || this.#isHandling) return
     const { facts } = this
@@ -171,6 +163,9 @@ export class CallLog {
     const endedAtMs = Date.now()
     const error = this.#error && errorOf(this.#error)
     const attempts = failedAttemptsOf(facts.failed_attempts)
+    const isOwnJob = facts.job_id === attachedIdOf(this.requestId)
+    // The code `job_cancelled` also belongs to a read of another job that was cancelled. The status of such a read is kept.
+    const isCancelled = isOwnJob && this.#error?.code === 'job_cancelled'
     const row: RequestRow = {
       id: this.requestId,
       startedAtMs: endedAtMs - Math.round(durationMs),
@@ -182,7 +177,7 @@ export class CallLog {
       model: facts.model ?? this.#modelOfRefused,
       worker: facts.worker ?? null,
       server: facts.server ?? null,
-      status: typeof status === 'number' && !this.#isCancelledJob ? status : CANCELLED_STATUS,
+      status: typeof status === 'number' && !isCancelled ? status : CANCELLED_STATUS,
       errorCode: null,
       errorMessage: null,
       errorParam: null,
@@ -200,7 +195,7 @@ export class CallLog {
       costNanos: facts.cost_nanos ?? 0,
       attempts: facts.attempts ?? 0,
       // The id of an attached job can be derived from the request id, so only other job ids are stored.
-      jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
+      jobId: facts.job_id === undefined || isOwnJob ? null : facts.job_id,
       batchId: null,
       traceId: traceIdOf(this.traceparent ?? incomingContext(headers)),
       userAgent: userAgentOf(headers['user-agent']),

@@ -31,7 +31,7 @@ import { jsonTextSoon } from '#shared/json/write.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
-import { ServiceError } from '#shared/lib/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
@@ -287,9 +287,11 @@ export type Outcome =
 export interface Reply {
   /**
    * Aborts when the answer is no longer needed, because the caller disconnected or cancelled, or its key was revoked.
-   * {@link refusalOf} identifies a revoked key.
+   * If the key was revoked, then {@link refusal} is the reason.
    */
   readonly disconnected: AbortSignal
+  /** Error of a caller whose key was revoked, was deleted or expired after the start of the call. */
+  readonly refusal: ServiceError | undefined
   /**
    * Aborts when {@link disconnected} aborts, and also when this process drains. Waits for a durable job use this signal,
    * because the job continues without the caller.
@@ -335,15 +337,6 @@ export interface Reply {
 
 export const COMPLETED: Outcome = { type: 'completed' }
 
-export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
-  return reason instanceof ServiceError ? reason : undefined
-}
-
-export function throwIfRefused({ disconnected: left }: Reply): void {
-  const refusal = refusalOf(left)
-  if (refusal) throw refusal
-}
-
 export interface Output {
   readonly firstOutputAtMs: number | undefined
   /**
@@ -385,22 +378,21 @@ export async function sendStream(
 }
 
 export function sendFrames(reply: Reply, frames: readonly Frame[], isOutput = true): Promise<void> | undefined {
-  return frames.some(isLarge) ? sendOneByOne(reply, frames, isOutput) : reply.frames(frames, isOutput)
+  return frames.some(({ value }) => value !== undefined)
+    ? sendOneByOne(reply, frames, isOutput)
+    : reply.frames(frames, isOutput)
 }
 
 async function sendOneByOne(reply: Reply, frames: readonly Frame[], isOutput: boolean): Promise<void> {
   for (const frame of frames) {
     if (reply.isDisconnected) return
     const { id, event, value } = frame
-    const written = isLarge(frame)
-      ? { ...(id !== undefined && { id }), ...(event !== undefined && { event }), data: await jsonTextSoon(value) }
-      : frame
+    const written =
+      value !== undefined
+        ? { ...(id !== undefined && { id }), ...(event !== undefined && { event }), data: await jsonTextSoon(value) }
+        : frame
     await reply.frames([written], isOutput)
   }
-}
-
-function isLarge({ value }: Frame): boolean {
-  return value !== undefined
 }
 
 /**

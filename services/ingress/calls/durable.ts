@@ -29,10 +29,8 @@ import {
   type JobEndpoint,
   type Output,
   type PreparedCall,
-  refusalOf,
   type StoredAnswers,
   sendStream,
-  throwIfRefused,
 } from './call.ts'
 import { CallBodies } from './call-bodies.ts'
 import { encodeOf, takeBody } from './endpoint.ts'
@@ -149,7 +147,7 @@ export async function waitFor(
 ): Promise<AwaitedJob> {
   const signal = AbortSignal.any([AbortSignal.timeout(waitMs), reply.disconnectedOrDraining])
   const ended = await jobs.waitForResult(tenant, id, signal, { onWait })
-  throwIfRefused(reply)
+  if (reply.refusal) throw reply.refusal
   return ended
 }
 
@@ -177,7 +175,7 @@ async function sendResult(
 ): Promise<void> {
   reply.open(prepared.isText ? 'text' : 'json')
   const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.disconnectedOrDraining)
-  throwIfRefused(reply)
+  if (reply.refusal) throw reply.refusal
   if (!TERMINAL.has(ended.state))
     throw new ServiceError('overloaded', `The server shut down; job ${job.id} continues.`, { reason: 'draining' })
   const answer = result ?? (await resultOf(jobs, job.tenant, ended))
@@ -408,11 +406,7 @@ function isOutput(chunk: unknown): boolean {
 }
 
 function disconnectError(signal: AbortSignal, { id }: DurableJob): ServiceError {
-  const refusal = refusalOf(signal)
-  return (
-    refusal ??
-    new ServiceError('overloaded', `The server is shutting down. Job ${id} continues; repeat the request.`, {
-      reason: 'draining',
-    })
-  )
+  if (signal.reason instanceof ServiceError) return signal.reason
+  const message = `The server is shutting down. Job ${id} continues; repeat the request.`
+  return new ServiceError('overloaded', message, { reason: 'draining' })
 }

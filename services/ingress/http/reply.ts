@@ -17,18 +17,12 @@
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
-import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from '#services/ingress/body/body.ts'
-import {
-  type IngressContext,
-  type Outcome,
-  type Reply,
-  type ReplyForm,
-  refusalOf,
-} from '#services/ingress/calls/call.ts'
+import { errorBody, formatOf, sendError, statusOf, type WireFormat } from '#services/ingress/body/body.ts'
+import type { IngressContext, Outcome, Reply, ReplyForm } from '#services/ingress/calls/call.ts'
 import { CallLog } from '#services/ingress/calls/call-log.ts'
+import { jsonTextSoon } from '#shared/json/write.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
 import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -77,6 +71,7 @@ export class HttpReply implements Reply {
   readonly #context: IngressContext
   readonly #left = new AbortController()
   readonly disconnected = this.#left.signal
+  refusal: ServiceError | undefined
   readonly #slowReaderMs: number
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
@@ -91,7 +86,7 @@ export class HttpReply implements Reply {
 
   constructor(context: IngressContext, req: RoutedRequest, res: ServerResponse) {
     this.log = new CallLog(context)
-    this.format = formatOfRequest(req)
+    this.format = formatOf(req.path, req.headers)
     this.#context = context
     this.#slowReaderMs = context.config.slowReaderMs
     this.#req = req
@@ -115,6 +110,7 @@ export class HttpReply implements Reply {
    */
   watch(key: ApiKey): void {
     this.#unwatch = this.#context.keys.watch(key, (error) => {
+      this.refusal = error
       this.#left.abort(error)
       setTimeout(() => this.#res.destroy(), REVOKED_END_TIMEOUT_MS).unref()
     })
@@ -124,7 +120,7 @@ export class HttpReply implements Reply {
   release(): void {
     // A response without a socket was sent already, or waits behind an earlier response on its connection. In both
     // cases, no close event follows, so the watch of the key ends here.
-    if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
+    if (!this.#res.socket || this.#res.destroyed) this.#unwatch?.()
   }
 
   setHeader(name: string, value: string): void {
@@ -156,12 +152,11 @@ export class HttpReply implements Reply {
   }
 
   async whole(value: unknown, status = 200): Promise<void> {
-    const written = await writeYielding(value)
+    const isText = typeof value === 'string'
+    const body = isText ? value : await jsonTextSoon(value)
     const res = this.#res
     this.#stopWaiting()
     if (res.destroyed || res.writableEnded) return
-    const isText = typeof written === 'string'
-    const body = isText ? written : jsonTextOf(written)
     const bytes = Buffer.byteLength(body)
     if (!res.headersSent) {
       this.#setProcessingTime()
@@ -229,7 +224,7 @@ export class HttpReply implements Reply {
     }
     // The stream of the events of a durable job is cut without an error frame. The client then reconnects at its last position, and receives the
     // error as an HTTP status. A client with a revoked key cannot reconnect, so it receives an error frame.
-    if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
+    if (this.#form === 'events') return this.refusal && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
 
@@ -304,15 +299,10 @@ export class HttpReply implements Reply {
     this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
   }
 
-  #stopWatching(): void {
-    this.#unwatch?.()
-    this.#unwatch = undefined
-  }
-
   #onClose(): void {
     const res = this.#res
     const req = this.#req
-    this.#stopWatching()
+    this.#unwatch?.()
     if (!res.writableFinished) this.#left.abort(CLOSED)
     const retries = req.headers['x-stainless-retry-count']?.toString()
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}

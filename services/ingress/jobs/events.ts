@@ -1,6 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import type { StoredRequest } from '#schemas/job.ts'
-import { type Call, type IngressContext, type Reply, sendFrames, throwIfRefused } from '#services/ingress/calls/call.ts'
+import { type Call, type IngressContext, type Reply, sendFrames } from '#services/ingress/calls/call.ts'
 import { eventObject, findJob, jobNotFound, queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
@@ -69,7 +69,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
       seq = event.seq
     }
   }
-  throwIfRefused(reply)
+  if (reply.refusal) throw reply.refusal
   if (!leaving.aborted) throw jobNotFound(job.id)
 }
 

@@ -4,13 +4,7 @@ import type { GenerateRequest, Turn } from '#schemas/kinds/generate.ts'
 import type { ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject, ResponsesForm } from '#schemas/responses/response.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import {
-  type Call,
-  type IngressContext,
-  type StoredAnswers,
-  sendFrames,
-  throwIfRefused,
-} from '#services/ingress/calls/call.ts'
+import { type Call, type IngressContext, type StoredAnswers, sendFrames } from '#services/ingress/calls/call.ts'
 import { resultOf } from '#services/ingress/calls/durable.ts'
 import { isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
@@ -201,7 +195,7 @@ export async function streamStored(
     await sendFrames(reply, frames, isBackground || events.hasOutput || last !== undefined)
     if (last || reply.isDisconnected) return
   }
-  throwIfRefused(reply)
+  if (reply.refusal) throw reply.refusal
   if (!reply.disconnectedOrDraining.aborted) throw responseNotFound(id)
   throw new ServiceError(
     'overloaded',
