@@ -370,7 +370,7 @@ async function* generate(
     yield { type: 'start', model: model.id, input_tokens: inputTokens, fingerprint: 'fp_echo_1' }
     const call: Call = { request, budget, pace, reasoningTokens: 0 }
     for (let choice = 0; choice < request.n; choice++) {
-      yield* request.stream ? perform(call, choice) : join(perform(call, choice))
+      yield* perform(call, choice)
     }
     const { reasoningTokens: reasoning_tokens } = call
     const counted = { input_tokens: inputTokens, output_tokens: pace.tokens }
@@ -417,24 +417,6 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
 
 function* released({ text, logprobs }: Released, choice: number): Generator<GenerateEvent> {
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
-}
-
-async function* join(events: AsyncIterable<GenerateEvent>): AsyncGenerator<GenerateEvent> {
-  let last: GenerateEvent | undefined
-  for await (const event of events) {
-    if (last && 'text' in last && 'text' in event && last.type === event.type && callOf(last) === callOf(event)) {
-      last.text += event.text
-      if (last.type === 'text' && event.type === 'text') last.logprobs?.push(...(event.logprobs ?? []))
-      continue
-    }
-    if (last) yield last
-    last = { ...event }
-  }
-  if (last) yield last
-}
-
-function callOf(event: GenerateEvent): number {
-  return 'call' in event ? event.call : -1
 }
 
 class EchoPace {
