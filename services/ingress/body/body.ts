@@ -146,83 +146,73 @@ function openZstd(create: typeof zlib.createZstdDecompress): Transform {
   return create({ params: { [zlib.constants.ZSTD_d_windowLogMax]: ZSTD_WINDOW_LOG_MAX } })
 }
 
-function collect(
+async function collect(
   req: IncomingMessage,
   stages: readonly Readable[],
   { bytesMax, stallMs }: BodyBounds,
   onGrowth: (bytes: number) => void,
 ): Promise<ByteBlocks> {
-  return new Promise((resolve, reject) => {
-    const blocks = new ByteBlocks()
-    const { socket } = req
-    const source = stages.at(-1) ?? req
-    // Decompressed bytes count as progress too. Otherwise a received body that takes long to decompress would count as
-    // stalled.
-    const progress = () => socket.bytesRead + blocks.bytes
-    let seen = progress()
-    const stall = setInterval(() => {
-      const isStalled = progress() === seen && !req.complete
-      if (isStalled)
-        fail(new ServiceError('request_timeout', 'The upload of the body stalled. Send the request again.'))
-      seen = progress()
-    }, stallMs)
-    const onData = (chunk: Buffer) => {
-      const bytes = blocks.bytes + chunk.length
-      if (bytes > bytesMax) return fail(tooLarge(bytesMax))
-      try {
-        onGrowth(bytes)
-      } catch (error) {
-        return fail(error)
-      }
-      blocks.push(chunk)
+  const { promise, resolve, reject } = Promise.withResolvers<void>()
+  const blocks = new ByteBlocks()
+  const { socket } = req
+  const source = stages.at(-1) ?? req
+  // Decompressed bytes count as progress too. Otherwise a received body that takes long to decompress would count as
+  // stalled.
+  const progress = () => socket.bytesRead + blocks.bytes
+  let seen = progress()
+  const stall = setInterval(() => {
+    const isStalled = progress() === seen && !req.complete
+    if (isStalled)
+      reject(new ServiceError('request_timeout', 'The upload of the body stalled. Send the request again.'))
+    seen = progress()
+  }, stallMs)
+  const onData = (chunk: Buffer) => {
+    const bytes = blocks.bytes + chunk.length
+    if (bytes > bytesMax) return reject(tooLarge(bytesMax))
+    try {
+      onGrowth(bytes)
+    } catch (error) {
+      return reject(error)
     }
-    // The compressed body has the same size limit as the decompressed body. Otherwise a body of empty gzip members, which produce no output, could
-    // be endless.
-    const counters = stages.slice(0, -1).map(() => {
-      let bytes = 0
-      return (chunk: Buffer) => {
-        bytes += chunk.length
-        if (bytes > bytesMax) fail(tooLarge(bytesMax))
-      }
-    })
-    const onEnd = () => {
-      stop()
-      resolve(blocks)
+    blocks.push(chunk)
+  }
+  // The compressed body has the same size limit as the decompressed body. Otherwise a body of empty gzip members, which produce no output, could
+  // be endless.
+  const counters = stages.slice(0, -1).map(() => {
+    let bytes = 0
+    return (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes > bytesMax) reject(tooLarge(bytesMax))
     }
-    // If the connection is cut, then the request emits `close` without `end`. After the request was answered, only the
-    // socket emits `close`, so the socket is watched too.
-    const onClose = () => {
-      if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
-    }
-    const onError = (stage: Readable, cause: Error) => {
-      if (stage === req) onClose()
-      else
-        fail(
-          new ServiceError('invalid_request', 'Could not decompress the body as its Content-Encoding specifies.', {
-            cause,
-          }),
-        )
-    }
-    const fail = (error: unknown) => {
-      stop()
-      reject(error)
-    }
-    const stop = () => {
-      clearInterval(stall)
-      for (const [index, count] of counters.entries()) stages[index]?.off('data', count)
-      source.off('data', onData).off('end', onEnd)
-      req.off('close', onClose)
-      socket.off('close', onClose)
-    }
-    source.on('data', onData).on('end', onEnd)
-    for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
-    for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
-    req.on('close', onClose)
-    // Pipelined requests on one connection add their listeners to the same socket, so Node's limit on listeners is
-    // removed.
-    socket.setMaxListeners(0).on('close', onClose)
-    if (socket.destroyed) onClose()
   })
+  // If the connection is cut, then the request emits `close` without `end`. After the request was answered, only the
+  // socket emits `close`, so the socket is watched too.
+  const onClose = () => {
+    if (!req.complete) reject(new ServiceError('request_timeout', 'The body ended before it was complete.'))
+  }
+  const onError = (stage: Readable, cause: Error) => {
+    if (stage === req) return onClose()
+    const message = 'Could not decompress the body as its Content-Encoding specifies.'
+    reject(new ServiceError('invalid_request', message, { cause }))
+  }
+  source.on('data', onData).on('end', resolve)
+  for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
+  for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
+  req.on('close', onClose)
+  // Pipelined requests on one connection add their listeners to the same socket, so Node's limit on listeners is
+  // removed.
+  socket.setMaxListeners(0).on('close', onClose)
+  if (socket.destroyed) onClose()
+  try {
+    await promise
+    return blocks
+  } finally {
+    clearInterval(stall)
+    for (const [index, count] of counters.entries()) stages[index]?.off('data', count)
+    source.off('data', onData).off('end', resolve)
+    req.off('close', onClose)
+    socket.off('close', onClose)
+  }
 }
 
 function tooLarge(bytesMax: number): ServiceError {

@@ -27,7 +27,7 @@ import { type Call, type IngressContext, type JobEndpoint, type PreparedCall, se
 import { CallBodies } from './call-bodies.ts'
 import { attachedIdOf } from './call-log.ts'
 import { answerDurable } from './durable.ts'
-import { encodeContextOf, takeBody } from './endpoint.ts'
+import { encodeOf, takeBody } from './endpoint.ts'
 import { JobOptions, readPreferences, refuseJobOptions } from './job-options.ts'
 
 const CHAR_BYTES = 2
@@ -144,7 +144,11 @@ async function answerAttached(
   reply.disconnected.addEventListener('abort', cancel, { once: true })
   if (reply.disconnected.aborted) cancel()
   reply.accepted(job.id)
-  const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
+  const encode = {
+    ...encodeOf(prepared, requestId),
+    call_id: job.id.slice('job_'.length),
+    created_at: Math.floor(job.envelope.created_at_ms / 1_000),
+  }
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
   const meter = new Meter()

@@ -1,4 +1,4 @@
-import { type EncodeContext, type ModelPool, POOLS } from '#schemas/job.ts'
+import { type ModelPool, POOLS } from '#schemas/job.ts'
 import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
@@ -20,16 +20,6 @@ export function takeBody(call: PreparedCall): unknown {
 /** Encoding options of an answer, without the job id and the creation time, which are known only after the job was created. */
 export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
   return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
-}
-
-export function encodeContextOf(
-  call: PreparedCall,
-  requestId: string,
-  jobId: string,
-  createdAtMs: number,
-): EncodeContext {
-  const call_id = jobId.slice('job_'.length)
-  return { ...encodeOf(call, requestId), call_id, created_at: Math.floor(createdAtMs / 1_000) }
 }
 
 /**

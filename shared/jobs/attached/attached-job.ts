@@ -27,7 +27,7 @@ import { EventBuffer, type MergeEvents } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
-import { startAttempt, tracing } from '#shared/telemetry/tracing.ts'
+import { startAttempt, type Tracer, tracing } from '#shared/telemetry/tracing.ts'
 
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
@@ -140,9 +140,7 @@ export class AttachedJob {
   }
 
   /** Records the trace span of the time in the queue. The worker of the attempt records the later spans. */
-  traceQueue(): void {
-    const { tracer } = tracing
-    if (!tracer) return
+  traceQueue(tracer: Tracer): void {
     const { traceparent: parent, pool, tenant } = this.envelope
     const [startMs, sentAtMs = startMs, endMs = Date.now()] = [this.queuedAtMs, this.sentAtMs, this.attemptStartedAtMs]
     const heldMs = Math.max(0, sentAtMs - startMs)

@@ -27,6 +27,7 @@ import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { traceField } from '#shared/telemetry/context.ts'
+import { tracing } from '#shared/telemetry/tracing.ts'
 import {
   AttachedJob,
   type AttachedOptions,
@@ -310,7 +311,7 @@ export class AttachedJobs implements JobOwner {
         job.onEvent(worker, event)
         if (event.type === 'started' && job.worker === worker) {
           clearTimeout(job.timers.start)
-          job.traceQueue()
+          if (tracing.tracer) job.traceQueue(tracing.tracer)
           this.#admission.started(job)
           this.#sender.start(job)
           this.presence.expect(worker, job.envelope.pool)

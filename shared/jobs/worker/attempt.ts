@@ -30,7 +30,7 @@ import { EventBuffer } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { traceField } from '#shared/telemetry/context.ts'
-import { type Span, startAttempt, tracing } from '#shared/telemetry/tracing.ts'
+import { type Span, startAttempt, type Tracer, tracing } from '#shared/telemetry/tracing.ts'
 import { Meter } from '#shared/usage/usage.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
@@ -108,9 +108,7 @@ export class Attempt {
   }
 
   /** Starts the attempt's span. The time in the queue gets a span here for a durable job, and in the ingress for an attached call. */
-  begin(worker: string): void {
-    const { tracer } = tracing
-    if (!tracer) return
+  startSpan(tracer: Tracer, worker: string): void {
     const { id, attempt, pool, tenant, traceparent: parent } = this.job
     const { queuedAtMs } = this.#sink
     const ids = { 'sluice.job.id': id, 'sluice.attempt': attempt, 'sluice.pool': pool, 'sluice.project': tenant }
@@ -379,7 +377,7 @@ export class Attempts {
       if (isAttached) parkedCalls.count(bulkhead, job.tenant, 1)
     }
     this.#running.set(key, attempt)
-    attempt.begin(boot)
+    if (tracing.tracer) attempt.startSpan(tracing.tracer, boot)
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()

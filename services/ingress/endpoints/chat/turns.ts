@@ -29,14 +29,15 @@ export function* decodeChatTurns(messages: readonly ChatMessage[], context: Turn
     if (index % PIECE_MESSAGES === 0) yield
     yield* decoder.add(message, `messages[${index}]`)
   }
-  return decoder.finish()
+  decoder.requireAnswered()
+  return decoder.turns
 }
 
 type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 
 class TurnDecoder {
   readonly #context: TurnContext
-  readonly #turns: Turn[] = []
+  readonly turns: Turn[] = []
   /** Tool calls of the latest assistant message. */
   #calls: OpenCalls | undefined
   #callsParam = 'messages'
@@ -49,22 +50,17 @@ class TurnDecoder {
 
   *add(message: ChatMessage, param: string): Pieces<void> {
     if (message.role === 'tool') return yield* this.#addTool(message, param)
-    if (message.role === 'function') return this.#addFunction(message)
-    this.#requireAnswered()
+    if (message.role === 'function') return yield* this.#addFunction(message, param)
+    this.requireAnswered()
     this.#calls = undefined
     if (message.role === 'assistant') return yield* this.#addAssistant(message, param)
     const named = { name: message.name ?? undefined, extra: extraOf(message, MESSAGE_CONSUMED) }
     const parts = yield* this.#parts(message.content, `${param}.content`)
-    if (message.role === 'user') this.#turns.push({ role: 'user', parts, ...named })
-    else this.#turns.push({ role: 'system', parts, ...(message.role === 'developer' && { developer: true }), ...named })
+    if (message.role === 'user') this.turns.push({ role: 'user', parts, ...named })
+    else this.turns.push({ role: 'system', parts, ...(message.role === 'developer' && { developer: true }), ...named })
   }
 
-  finish(): Turn[] {
-    this.#requireAnswered()
-    return this.#turns
-  }
-
-  #requireAnswered(): void {
+  requireAnswered(): void {
     const open = this.#calls?.unanswered() ?? []
     if (open.length === 0) return
     const ids = open.slice(0, 8).map(excerpt).join(', ')
@@ -85,7 +81,7 @@ class TurnDecoder {
     const calls = (message.tool_calls ?? []).map(decodeCall)
     this.#calls = calls.length > 0 ? new OpenCalls(calls, parts) : undefined
     const extra = extraOf(message, MESSAGE_CONSUMED)
-    this.#turns.push({ role: 'assistant', parts, name: message.name ?? undefined, extra })
+    this.turns.push({ role: 'assistant', parts, name: message.name ?? undefined, extra })
     this.#callsParam = param
     this.#implied = message.function_call ?? undefined
   }
@@ -103,21 +99,21 @@ class TurnDecoder {
     }
     const parts = yield* this.#parts(message.content ?? '', `${param}.content`)
     const custom = call.custom ? { custom: true } : {}
-    this.#turns.push({ role: 'tool', parts, call_id: call.id, ...custom, extra: extraOf(message, TOOL_CONSUMED) })
+    this.turns.push({ role: 'tool', parts, call_id: call.id, ...custom, extra: extraOf(message, TOOL_CONSUMED) })
   }
 
   /**
    * Adds the result of a legacy function call, which contains the name of the function but no call id. If no unanswered
    * call has that name, then a call is inserted before the result.
    */
-  #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
+  *#addFunction(message: Extract<ChatMessage, { role: 'function' }>, param: string): Pieces<void> {
     const { name } = message
-    const parts = textParts(message.content ?? '')
+    const parts = yield* this.#parts(message.content ?? '', `${param}.content`)
     const extra = extraOf(message, MESSAGE_CONSUMED)
     const call_id = this.#calls?.answerNamed(name)
-    if (call_id !== undefined) this.#turns.push({ role: 'tool', parts, call_id, extra })
+    if (call_id !== undefined) this.turns.push({ role: 'tool', parts, call_id, extra })
     else
-      this.#turns.push({
+      this.turns.push({
         role: 'tool',
         parts,
         call_id: this.#implyCall(name),
@@ -126,20 +122,20 @@ class TurnDecoder {
   }
 
   #implyCall(name: string): string {
-    this.#requireAnswered()
+    this.requireAnswered()
     this.#legacyCalls += 1
     const id = `call_function_${this.#legacyCalls}`
     const made = this.#implied?.name === name ? this.#implied.arguments : '{}'
     this.#implied = undefined
     const part: Part = { type: 'tool_call', id, name, arguments: made, extra: { [IMPLIED_CALL]: true } }
-    const last = this.#turns.at(-1)
+    const last = this.turns.at(-1)
     if (last?.role === 'assistant') last.parts.push(part)
-    else this.#turns.push({ role: 'assistant', parts: [part] })
+    else this.turns.push({ role: 'assistant', parts: [part] })
     return id
   }
 
   *#parts(content: string | readonly MessagePart[], param: string): Pieces<Part[]> {
-    if (typeof content === 'string') return textParts(content)
+    if (typeof content === 'string') return content === '' ? [] : [{ type: 'text', text: content }]
     return yield* mapInPieces(content, (part, index) => decodePart(part, `${param}[${index}]`, this.#context))
   }
 }
@@ -189,10 +185,6 @@ const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['role', 'content', 'tool_call_id'])
 const CALL_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'function', 'custom'])
 const PART_CONSUMED: ReadonlySet<string> = new Set(['type', 'text', 'image_url', 'input_audio', 'file'])
-
-function textParts(text: string): Part[] {
-  return text === '' ? [] : [{ type: 'text', text }]
-}
 
 type MessagePart = ChatPart | { type: 'refusal'; refusal: string }
 
