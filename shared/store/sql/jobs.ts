@@ -11,9 +11,8 @@ import type {
   QueuedOf,
   TransitionResult,
 } from '#shared/store/store.ts'
-import { eventOf, eventsOf, jobOf, jsonOf, jsonText } from './rows.ts'
+import { eventOf, eventRows, eventsOf, jobOf, jsonOf, jsonText } from './rows.ts'
 import {
-  eventRows,
   lastScanned,
   type Params,
   type Row,

@@ -4,7 +4,7 @@ import { parseSoon } from '#shared/json/read.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import type { OwnedJob } from '#shared/store/jobs.ts'
 import type { ChildrenOfState, Depth, QueuedOf } from '#shared/store/store.ts'
-import type { Row } from './sql.ts'
+import type { Row, TransitionRow, WrittenOutput } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'
 
 const NAMES = JOB_COLUMNS.split(',').map((name) => name.trim())
@@ -25,6 +25,28 @@ export function jobOf(row: Row): DurableJob {
 
 export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): DurableEvent {
   return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
+}
+
+export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
+
+/**
+ * Returns the events of a transition: first the output of the attempt, then the event of the transition itself. The numbers end with `last_seq` of
+ * the row, which counts these events already.
+ */
+export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
+  const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
+  const written = [...output, ...own]
+  const first = Number(row.last_seq) - written.length + 1
+  const chunk = isOwners ? Number(row.chunk) - 1 : null
+  return written.map(({ type, data }, index) => ({
+    job_id: String(row.id),
+    seq: first + index,
+    attempt: Number(row.attempt),
+    type: type as DurableEvent['type'],
+    data,
+    at_ms: Number(row.event_at_ms),
+    chunk,
+  }))
 }
 
 /** Converts rows to events. Parsing yields to the event loop if the data is large. */

@@ -9,7 +9,6 @@
  * claim of 2 jobs takes one of each.
  */
 
-import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { RunningLimits } from '#shared/store/records.ts'
 import type { Insert, Statement } from './statements.ts'
 import type { Transition } from './transitions.ts'
@@ -77,28 +76,6 @@ export interface SqlDatabase {
  * An event to insert. `chunk` is the number of the holder's write that contains this event. Null if another process caused the event, such as by a
  * cancel or a sweep.
  */
-export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
-
-/**
- * Returns the events of a transition: first the output of the attempt, then the event of the transition itself. The numbers end with `last_seq` of
- * the row, which counts these events already.
- */
-export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
-  const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
-  const written = [...output, ...own]
-  const first = Number(row.last_seq) - written.length + 1
-  const chunk = isOwners ? Number(row.chunk) - 1 : null
-  return written.map(({ type, data }, index) => ({
-    job_id: String(row.id),
-    seq: first + index,
-    attempt: Number(row.attempt),
-    type: type as DurableEvent['type'],
-    data,
-    at_ms: Number(row.event_at_ms),
-    chunk,
-  }))
-}
-
 /**
  * Returns the UPDATE of a transition, without `RETURNING`.
  *

@@ -6,11 +6,10 @@ import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RunningLimits } from '#shared/store/records.ts'
 import { missingMigrations } from '#shared/store/sql/migrations.ts'
+import { type EventRow, eventRows } from '#shared/store/sql/rows.ts'
 import {
   type Compiled,
   compile,
-  type EventRow,
-  eventRows,
   type Params,
   pickOf,
   type Row,
