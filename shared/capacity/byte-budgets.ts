@@ -123,13 +123,15 @@ export function openDiskFloor(
   let problem: ServiceError | undefined
   let readAtMs = Number.NEGATIVE_INFINITY
   let reading: Promise<void> | undefined
-  const minOf = ({ size }: DiskSpace) => freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
   const readFree = async () => {
     // If a directory cannot be read, then this check accepts the data. The later write fails and reports the cause.
     const spaces = await Promise.all(directories.map(read)).catch(() => [])
     readAtMs = performance.now()
-    const low = spaces.find((space) => space.free < minOf(space))
-    problem = low && diskFull(low, minOf(low))
+    problem = undefined
+    for (const { free, size } of spaces) {
+      const min = freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
+      if (free < min) problem ??= diskFull(free, min)
+    }
   }
   return () => {
     if (performance.now() - readAtMs <= CACHE_TTL_MS) return problem && Promise.reject(problem)
@@ -147,7 +149,7 @@ async function spaceOf(directory: string): Promise<DiskSpace> {
   return { free: bavail * bsize, size: blocks * bsize }
 }
 
-function diskFull({ free }: DiskSpace, min: number): ServiceError {
+function diskFull(free: number, min: number): ServiceError {
   const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
   return new ServiceError('overloaded', message, {
     retryAfterMs: DISK_RETRY_AFTER_MS,

@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import type { UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
-import { incomingContext, traceField, traceIdOf } from '#shared/telemetry/context.ts'
+import { incomingContext, traceIdOf } from '#shared/telemetry/context.ts'
 import { type Attributes, type Span, tracing } from '#shared/telemetry/tracing.ts'
 import { boundedText, errorOf, failedAttemptsOf, sdkRetryOf, userAgentOf } from '#shared/usage/request-log.ts'
 import { hourOf } from '#shared/usage/usage.ts'
@@ -133,9 +133,10 @@ export class CallLog {
     if (facts.refusal !== undefined) metrics.refusals.inc({ reason: facts.refusal })
     if (facts.project_id !== undefined && this.#handled)
       metrics.projectRequests.inc({ project: facts.project_id, outcome: outcomeOf(status, facts.refusal) })
-    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000, traceIdOf(this.traceparent))
+    const traceId = traceIdOf(this.traceparent)
+    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000, traceId)
     const duration_ms = Math.round(durationMs * 10) / 10
-    const trace = traceField(this.traceparent)
+    const trace = traceId === null ? {} : { trace_id: traceId }
     const line = { request_id, ...trace, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more }
     log.info({ ...line, ...facts, ...(facts.failed_attempts && { failed_attempts: undefined }) }, 'request')
     this.#end = { status, ...(headers && { headers }), durationMs }

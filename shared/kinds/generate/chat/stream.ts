@@ -1,6 +1,6 @@
 import type { ChatDelta, ChatFinishReason } from '#schemas/chat.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { FinishReason, GenerateEvent, Logprob } from '#schemas/kinds/generate.ts'
+import type { GenerateEvent, Logprob } from '#schemas/kinds/generate.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'
@@ -230,28 +230,24 @@ class ChoiceStream {
     return created
   }
 
+  /**
+   * Ends the choice. First sends the text that waited for the second half of a surrogate pair. A tool call without arguments gets the arguments `{}`,
+   * because clients cannot parse an empty text (docs/reference/compatibility.md, Tools).
+   */
   #finish(out: Frame[], event: FinishEvent): void {
-    this.#flush(out, event.reason)
+    this.#delta(out, 'reasoning_content', this.#thoughts.flush())
+    this.#delta(out, 'refusal', this.#refusals.flush())
+    this.#text(out, this.#texts.flush())
+    for (const [call, { characters, isEmpty, isCustom }] of this.#calls) {
+      const rest = characters.flush()
+      this.#arguments(out, call, rest === '' && isEmpty && !isCustom && event.reason !== 'length' ? '{}' : rest)
+    }
     this.isFinished = true
     const reason = this.#finishReason ?? chatFinish(event.reason, this.#calls.size > 0)
     const filter = JSON.stringify(filterResults(event))
     const end = `{},"logprobs":null,"finish_reason":"${reason}","content_filter_results":${filter}}${this.#tail}`
     this.#role(out, '')
     out.push({ data: this.#open + end })
-  }
-
-  /**
-   * Sends the text that waited for the second half of a surrogate pair. A tool call without arguments gets the arguments `{}`, because clients cannot
-   * parse an empty text (docs/reference/compatibility.md, Tools).
-   */
-  #flush(out: Frame[], reason: FinishReason): void {
-    this.#delta(out, 'reasoning_content', this.#thoughts.flush())
-    this.#delta(out, 'refusal', this.#refusals.flush())
-    this.#text(out, this.#texts.flush())
-    for (const [call, { characters, isEmpty, isCustom }] of this.#calls) {
-      const rest = characters.flush()
-      this.#arguments(out, call, rest === '' && isEmpty && !isCustom && reason !== 'length' ? '{}' : rest)
-    }
   }
 
   /** Sends the role once. Clients concatenate the strings of all chunks, so a second role would become `assistantassistant`. */

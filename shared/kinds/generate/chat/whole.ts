@@ -1,5 +1,4 @@
 import type {
-  ChatAnswer,
   ChatChoice,
   ChatCompletion,
   ChatFilterResults,
@@ -119,18 +118,6 @@ class ChoiceAnswer {
 
   toChoice(): ChatChoice {
     if (this.#finish === undefined) throw unfinished()
-    const content = this.#logprobs.length > 0 ? this.#logprobs : null
-    const refusal = this.#refusalLogprobs.length > 0 ? this.#refusalLogprobs : null
-    return {
-      index: this.index,
-      message: this.#message(),
-      logprobs: content || refusal ? { content, refusal } : null,
-      finish_reason: this.#finishReason ?? chatFinish(this.#finish.reason, this.#calls.size > 0),
-      content_filter_results: filterResults(this.#finish),
-    }
-  }
-
-  #message(): ChatAnswer {
     const { audio, function_call } = this.#fields
     const isOnlyElse = this.#text === '' && (this.#calls.size > 0 || this.#refusal !== '' || !!audio || !!function_call)
     const calls = [...this.#calls.values()]
@@ -142,17 +129,25 @@ class ChoiceAnswer {
       const { function: called } = call
       // An engine may send no text as the arguments of a call. Clients parse the arguments of every call, so an empty text becomes `{}`
       // (docs/reference/compatibility.md, Tools).
-      if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
+      if (called.arguments === '' && this.#finish.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }
+    const content = this.#logprobs.length > 0 ? this.#logprobs : null
+    const refusal = this.#refusalLogprobs.length > 0 ? this.#refusalLogprobs : null
     return {
-      role: 'assistant',
-      content: isOnlyElse ? null : this.#text.toWellFormed(),
-      refusal: this.#refusal === '' ? null : this.#refusal.toWellFormed(),
-      annotations: [],
-      ...this.#fields,
-      ...(this.#thought === '' ? {} : { reasoning_content: this.#thought.toWellFormed() }),
-      ...(calls.length === 0 ? {} : { tool_calls: calls }),
+      index: this.index,
+      message: {
+        role: 'assistant',
+        content: isOnlyElse ? null : this.#text.toWellFormed(),
+        refusal: this.#refusal === '' ? null : this.#refusal.toWellFormed(),
+        annotations: [],
+        ...this.#fields,
+        ...(this.#thought === '' ? {} : { reasoning_content: this.#thought.toWellFormed() }),
+        ...(calls.length === 0 ? {} : { tool_calls: calls }),
+      },
+      logprobs: content || refusal ? { content, refusal } : null,
+      finish_reason: this.#finishReason ?? chatFinish(this.#finish.reason, this.#calls.size > 0),
+      content_filter_results: filterResults(this.#finish),
     }
   }
 }
