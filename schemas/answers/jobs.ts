@@ -54,6 +54,12 @@ const jobFields = {
   stream: z.boolean().describe('Whether output deltas are recorded as events'),
   last_sequence_number: z.int().describe('Sequence number of the latest event'),
   request_id: z.string().nullable().describe('Id of the request that submitted the job'),
+  prompt_preview: z
+    .string()
+    .optional()
+    .describe(
+      'First 120 characters of the prompt. Present only in lists, for jobs of the project of the key. Absent without a text, and for requests of more than 16 KiB',
+    ),
 }
 
 const Truncated = z.object({

@@ -25,12 +25,15 @@ export function answerText(body: unknown): string | undefined {
   return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text
 }
 
-/** Fields with the prompt in the bodies of, in this order: chats, responses and embeddings, completions, rankings, and Python code. */
-const PROMPT_FIELDS = ['messages', 'input', 'prompt', 'query', 'code'] as const
+/**
+ * Fields with the prompt in the bodies of, in this order: chats, responses and embeddings, completions, rankings, and Python code. The last fields
+ * are those of stored jobs (`schemas/kinds/`): generation, embeddings and research.
+ */
+const PROMPT_FIELDS = ['messages', 'input', 'prompt', 'query', 'code', 'turns', 'inputs', 'question'] as const
 
 /**
- * Returns the prompt of a request to any endpoint. For a conversation, this is the last user message. Undefined for a body without text, such as
- * audio.
+ * Returns the prompt of a request to any endpoint, or of the stored body of a job. For a conversation, this is the last user message. Undefined for a
+ * body without text, such as audio.
  */
 export function promptText(body: unknown): string | undefined {
   if (typeof body !== 'object' || body === null) return undefined
@@ -46,8 +49,8 @@ export function promptText(body: unknown): string | undefined {
 function textIn(value: unknown): string | undefined {
   if (typeof value === 'string') return value
   if (!Array.isArray(value)) {
-    const { content, text } = (value ?? {}) as { content?: unknown; text?: unknown }
-    return typeof text === 'string' ? text : content === undefined ? undefined : textIn(content)
+    const { content, parts = content, text } = (value ?? {}) as { content?: unknown; parts?: unknown; text?: unknown }
+    return typeof text === 'string' ? text : parts === undefined ? undefined : textIn(parts)
   }
   const ofUser = value.filter((item) => (item as { role?: unknown } | null)?.role === 'user')
   for (const item of (ofUser.length > 0 ? ofUser : value).toReversed()) {

@@ -198,6 +198,8 @@ export interface JobReads {
   /** True if the job's retention has ended (`purge_at_ms`) but the purge has not deleted its row yet. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
+  /** Stored requests of these jobs by id. Null for a request of more than `bytesMax` bytes. */
+  findRequests(scope: Scope, ids: readonly string[], bytesMax: number): Promise<Map<string, unknown>>
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
    * Lists jobs without erased jobs, newest first unless `order` is asc. For one tenant, the cost depends only on the size of the page. For

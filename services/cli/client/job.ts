@@ -43,6 +43,7 @@ export const JobView = z.looseObject({
   error: Failure.nullish(),
   usage: z.unknown().optional(),
   cost_usd: z.number().nullish(),
+  prompt_preview: z.string().nullish(),
   last_sequence_number: z.number().nullish(),
   project: z.string().nullish().describe('Admin keys only'),
   worker: z.string().nullish().describe('Admin keys only: the worker of the current or last attempt'),

@@ -91,10 +91,14 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
   cancelling: 'yellow',
 }
 
+/** Maximum characters of a prompt in the table. */
+const PROMPT_CHARS_MAX = 40
+
 export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
   const hasProjects = found.some(({ project }) => project)
   const hasRows = found.some(({ metadata }) => metadata?.custom_id)
+  const hasPrompts = found.some(({ prompt_preview }) => prompt_preview)
   const rows = found.map((job) => {
     const { percent } = job.progress ?? {}
     const progress = typeof percent === 'number' && exitCodeOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
@@ -104,6 +108,7 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
       ...[
         job.id,
         ...(hasRows ? [job.metadata?.custom_id ?? ''] : []),
+        ...(hasPrompts ? [(job.prompt_preview ?? '').slice(0, PROMPT_CHARS_MAX)] : []),
         ...project,
         age,
         job.endpoint ?? '',
@@ -116,6 +121,7 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
   const head = [
     'job',
     ...(hasRows ? ['request'] : []),
+    ...(hasPrompts ? ['prompt'] : []),
     ...(hasProjects ? ['project'] : []),
     'age',
     'endpoint',
@@ -123,7 +129,7 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
     'attempt',
     'status',
   ]
-  const table = { head, rows, spare: ['attempt', 'endpoint', 'project'], cut: ['model', 'request'] }
+  const table = { head, rows, spare: ['attempt', 'endpoint', 'project'], cut: ['prompt', 'model', 'request'] }
   const [top, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {
     const status = found[i]?.status ?? ''

@@ -45,11 +45,11 @@ export function ageText(seconds: number): string {
 /** @param hasMs Whether the time has milliseconds, as for the start and end of a short request */
 export function dateTimeText(seconds: number, hasMs = false): string {
   const fraction = hasMs ? ({ fractionalSecondDigits: 3 } as const) : {}
-  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME, second: '2-digit', ...fraction })
+  return formatted(seconds * 1_000, { ...DAY, ...TIME, second: '2-digit', ...fraction })
 }
 
 export function minuteText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME })
+  return formatted(seconds * 1_000, { ...DAY, ...TIME })
 }
 
 /**
@@ -61,36 +61,38 @@ const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
 const CLOCK = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' } as const
 const TIME = { ...CLOCK, timeZoneName: 'short' } as const
 
+const formats = new Map<string, Intl.DateTimeFormat>()
+
+/** The format of equal options is created once. Creating one per time took most of the time of a rendering. */
+function formatted(atMs: number, options: Intl.DateTimeFormatOptions): string {
+  const key = JSON.stringify(options)
+  const format = formats.get(key) ?? new Intl.DateTimeFormat(LOCALE, options)
+  formats.set(key, format)
+  return format.format(atMs)
+}
+
 /** Time of day for axes, such as `20:03`, in the time zone of the browser. */
 export function clockText(seconds: number, hasSeconds = false): string {
-  return new Date(seconds * 1_000).toLocaleTimeString(LOCALE, hasSeconds ? { ...CLOCK, second: '2-digit' } : CLOCK)
+  return formatted(seconds * 1_000, hasSeconds ? { ...CLOCK, second: '2-digit' } : CLOCK)
 }
 
 /** Formats a month: `2026-11` becomes `November 2026`. */
 export function monthText(month: string): string {
-  return new Date(`${month}-01T00:00:00Z`).toLocaleDateString(LOCALE, {
-    month: 'long',
-    year: 'numeric',
-    timeZone: 'UTC',
-  })
+  return formatted(Date.parse(`${month}-01T00:00:00Z`), { month: 'long', year: 'numeric', timeZone: 'UTC' })
 }
 
 /** A date on an axis, such as `26 Nov`. */
 export function dayOfMonthText(seconds: number, timeZone?: 'UTC'): string {
-  return new Date(seconds * 1_000).toLocaleDateString(LOCALE, {
-    month: 'short',
-    day: 'numeric',
-    ...(timeZone && { timeZone }),
-  })
+  return formatted(seconds * 1_000, { month: 'short', day: 'numeric', ...(timeZone && { timeZone }) })
 }
 
 export function dateText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleDateString(LOCALE, DAY)
+  return formatted(seconds * 1_000, DAY)
 }
 
 /** Formats a UTC day: `2030-01-31` becomes `31 Jan 2030`. */
 export function dayText(day: string): string {
-  return new Date(`${day}T00:00:00Z`).toLocaleDateString(LOCALE, { ...DAY, timeZone: 'UTC' })
+  return formatted(Date.parse(`${day}T00:00:00Z`), { ...DAY, timeZone: 'UTC' })
 }
 
 export function countText(value: number): string {

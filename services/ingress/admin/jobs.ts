@@ -6,7 +6,7 @@ import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { childCountsOf, childCountsOfPage } from '#services/ingress/calls/child-counts.ts'
 import { acceptedOf } from '#services/ingress/calls/durable.ts'
-import { firstPage, Group, pageOf, statesOfAll } from '#services/ingress/calls/job-list.ts'
+import { firstPage, Group, pageOf, previewsOf, statesOfAll } from '#services/ingress/calls/job-list.ts'
 import {
   type ChildCounts,
   hasStatus,
@@ -20,6 +20,7 @@ import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-o
 import { type Pauses, sentenceOf } from '#shared/capacity/capacity.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { OperatorJobs, OperatorStore } from '#shared/store/jobs.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
@@ -67,7 +68,8 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
     return { page: found.jobs.filter(isWanted), next: found.next }
   })
   const counts = await childCountsOfPage(context, page)
-  const data = page.map((job) => operatorJob(job, undefined, counts.get(job.id)))
+  const previews = await previewsOf(context, projectIdOf(call.key), page)
+  const data = page.map((job) => operatorJob(job, undefined, counts.get(job.id), previews.get(job.id)))
   const last_id = next ?? page.at(-1)?.id ?? null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
@@ -179,8 +181,13 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
  * @param waits Reason of the wait. Null if the job does not wait, and undefined if not determined
  * @param counts Progress of child jobs. Undefined if there are none, or if not determined
  */
-function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: ChildCounts): Record<string, unknown> {
-  const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
+function operatorJob(
+  job: DurableJob,
+  waits?: PendingReason | null,
+  counts?: ChildCounts,
+  preview?: string,
+): Record<string, unknown> {
+  const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts, preview })
   const url = `/v1/admin/jobs/${job.id}`
   return {
     ...shown,

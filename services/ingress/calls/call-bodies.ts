@@ -165,7 +165,8 @@ const EVENTS_BYTES_FACTOR = 16
 const PREVIEW_CHARS_MAX = 120
 
 /** Returns the beginning of a text as one line. Null if there is no text. */
-function previewOf(text: string | undefined): string | null {
+/** Returns the beginning of a text in one line, for lists. */
+export function previewOf(text: string | undefined): string | null {
   if (!text) return null
   // Runs of white space become one space, so more characters are read than shown.
   const line = text

@@ -5,11 +5,13 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { JsonText } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
-import { batchPart } from '#shared/kinds/batch.ts'
+import { batch, batchPart } from '#shared/kinds/batch.ts'
+import { promptText } from '#shared/kinds/body-text.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { childJobId, firstJobId, jobIdTime } from '#shared/store/jobs.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 import type { Call, IngressContext } from './call.ts'
+import { previewOf } from './call-bodies.ts'
 import { childCountsOfPage } from './child-counts.ts'
 import { hasStatus, isJobId, jobObject, requireJobs } from './job-object.ts'
 
@@ -131,9 +133,35 @@ function noneFound(lastId: string | null): ServiceError {
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
+/** Maximum bytes of a stored request that a list reads for a preview. */
+const PREVIEW_BYTES_MAX = 16 * 1024
+
+/**
+ * Returns the beginning of the prompt of each job, by the id of the job. Only jobs of `tenant` have an entry. Batches, requests in blobs and
+ * long requests have none.
+ */
+export async function previewsOf(
+  { store }: IngressContext,
+  tenant: string,
+  jobs: readonly DurableJob[],
+): Promise<ReadonlyMap<string, string>> {
+  // The input of a batch is the key of a file.
+  const isShown = (job: DurableJob) => job.tenant === tenant && job.kind !== batch.name && job.kind !== batchPart.name
+  const ids = jobs.filter(isShown).map(({ id }) => id)
+  const requests = (await store?.findRequests(tenant, ids, PREVIEW_BYTES_MAX)) ?? new Map<string, unknown>()
+  const previews = new Map<string, string>()
+  for (const [id, request] of requests) {
+    const { body } = (request ?? {}) as { body?: { after_history?: unknown } }
+    const preview = previewOf(promptText(body?.after_history ?? body))
+    if (preview) previews.set(id, preview)
+  }
+  return previews
+}
+
 async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
   const jobs = requireJobs(context)
   const counts = await childCountsOfPage(context, found)
+  const previews = await previewsOf(context, found[0]?.tenant ?? '', found)
   const positions = await Promise.all(found.map((job) => jobs.positions.of(job)))
   const shown: string[] = []
   let chars = 0
@@ -142,7 +170,7 @@ async function show(context: IngressContext, found: readonly DurableJob[], withR
     const result = isCompleted ? ((await jobs.resultText(job.tenant, job.id)) ?? 'null') : 'null'
     chars += result.length
     if (chars > RESULTS_CHARS_MAX && shown.length > 0) break
-    const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
+    const details = { position: positions[nth] ?? null, counts: counts.get(job.id), preview: previews.get(job.id) }
     const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
     // Without `include=result`, the field is left out, because null would mean that the job has no result.

@@ -31,6 +31,8 @@ interface JobDetails {
   readonly steps?: readonly DoneStep[]
   readonly counts?: ChildCounts | undefined
   readonly cost?: number | undefined
+  /** Beginning of the prompt, in lists. */
+  readonly preview?: string | undefined
   /** Number of jobs that start before this job. Null if the job does not wait, or if the number is unknown. */
   readonly position?: number | null
 }
@@ -93,6 +95,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     stream: job.stream,
     last_sequence_number: job.last_seq,
     request_id: job.request_id,
+    ...(details.preview !== undefined && { prompt_preview: details.preview }),
     webhook: webhookOf(job, details.deliveries),
     urls: { get: url, result: `${url}/result`, events: `${url}/events`, cancel: `${url}/cancel` },
   }

@@ -17,7 +17,7 @@ import {
   UNBOUNDED,
 } from '#shared/store/requests.ts'
 import { namedRow, type Params, type Row, type SqlDatabase, type Write } from './sql.ts'
-import type { Statement } from './statements.ts'
+import { inList, type Statement } from './statements.ts'
 
 /*
  * The request log in SQL.
@@ -168,11 +168,7 @@ const FIND_BODIES: Statement = {
 }
 const previewsOf = (isShared: boolean): Statement => ({
   name: 'request_previews',
-  sql: `SELECT id, prompt_preview, answer_preview FROM request_bodies WHERE id ${
-    isShared
-      ? '= ANY (ARRAY(SELECT json_array_elements_text(CAST(:ids AS json))))'
-      : 'IN (SELECT value FROM json_each(:ids))'
-  }`,
+  sql: `SELECT id, prompt_preview, answer_preview FROM request_bodies WHERE id ${inList(isShared, ':ids')}`,
 })
 
 export class SqlRequests implements RequestLog {

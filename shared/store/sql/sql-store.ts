@@ -59,6 +59,7 @@ import {
   depthOf,
   eventsOf,
   jobOf,
+  jsonOf,
   jsonSoon,
   jsonText,
   ownedOf,
@@ -297,6 +298,13 @@ export class SqlStore implements Store {
   async findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined> {
     const [row] = await this.#db.run(statements.FIND_CONTENT, { id, tenant: tenantOf(scope) })
     return row && { request: await jsonSoon(row.request), result: await jsonSoon(row.result) }
+  }
+
+  async findRequests(scope: Scope, ids: readonly string[], bytesMax: number): Promise<Map<string, unknown>> {
+    if (ids.length === 0) return new Map()
+    const params = { ids: JSON.stringify(ids), tenant: tenantOf(scope), bytes_max: bytesMax }
+    const rows = await this.#db.run(statements.findRequests(this.#db.isShared), params)
+    return new Map(rows.map(({ id, request }) => [String(id), jsonOf(request)]))
   }
 
   async findResultText(scope: Scope, id: string): Promise<string | null> {

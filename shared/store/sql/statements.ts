@@ -24,6 +24,16 @@ function readsTexts(name: string, columns: readonly string[], sqlOf: (columns: s
   return { name, sql: sqlOf(columns.join(', ')), sqlite: sqlOf(bytes.join(', ')) }
 }
 
+/**
+ * Condition that a column has one of the texts of a JSON array. Postgres receives an array, which matches an index. A plan that Postgres made while the
+ * tables were empty then still uses this index.
+ */
+export function inList(isShared: boolean, param: string): string {
+  return isShared
+    ? `= ANY (ARRAY(SELECT json_array_elements_text(CAST(${param} AS json))))`
+    : `IN (SELECT value FROM json_each(${param}))`
+}
+
 export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, tries,
   crashes, owner, chunk, has_output, last_seq, cancel_requested_at_ms, run_at_ms, expires_at_ms, deadline_ms,
   published_at_ms, created_at_ms, started_at_ms, finished_at_ms, retention_ms, purge_at_ms, erased_at_ms, progress, error,
@@ -100,27 +110,29 @@ export const LIST_RECORDED_STEPS: Statement = {
         ORDER BY at_ms, attempt, chunk LIMIT :limit OFFSET :after`,
 }
 
+/**
+ * Stored requests of several jobs, up to a size. Both databases know the size of a text without reading it, so that a longer request costs no read.
+ */
+export const findRequests = (isShared: boolean): Statement => ({
+  name: 'find_requests',
+  sql: `SELECT id, CASE WHEN octet_length(request) <= CAST(:bytes_max AS bigint) THEN request END AS request
+        FROM jobs WHERE id ${inList(isShared, ':ids')} AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
+})
+
 export const LIST_CHILDREN: Statement = {
   name: 'list_children',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}
         ORDER BY id`,
 }
 
-/**
- * The ids are passed as an array, which matches the index of children. A plan that Postgres made while the tables were empty then still uses this
- * index.
- */
 export const countChildren = (isShared: boolean): Statement => {
-  const parents = isShared
-    ? '= ANY (ARRAY(SELECT json_array_elements_text(CAST(:parents AS json))))'
-    : 'IN (SELECT value FROM json_each(:parents))'
   const recent = 'CASE WHEN finished_at_ms >= CAST(:since AS bigint) THEN'
   return {
     name: 'count_children',
     sql: `SELECT parent_id, state, count(*) AS count, count(${recent} 1 END) AS recent,
             coalesce(sum(${recent} finished_at_ms - coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_run_ms,
             coalesce(min(${recent} coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_from_ms
-          FROM jobs WHERE parent_id ${parents} AND depth > 0 AND ${VISIBLE} GROUP BY parent_id, state`,
+          FROM jobs WHERE parent_id ${inList(isShared, ':parents')} AND depth > 0 AND ${VISIBLE} GROUP BY parent_id, state`,
   }
 }
 

@@ -55,7 +55,8 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.locator('.title .status.completed').waitFor()
     await page.locator('.history .job-completed').waitFor()
     expect(await faultsOf(page, 'job-input')).toEqual([])
-    await page.goto(`${admin.stack.url}/console/jobs/${first}`)
+    await page.goto(`${admin.stack.url}/console/jobs`)
+    await page.getByRole('link', { name: `The first., ${first}` }).click()
     await page.locator('.title .status.completed').waitFor()
     await page.context().close()
   })
@@ -146,12 +147,21 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('wraps long words of an error message', async () => {
+  it('wraps long words of an error message, and shows the beginning of a long output', async () => {
     const id = await admin.submit('alice', `!echo ${'x'.repeat(400)}`)
     const page = await openTab('alice')
     await page.goto(`${admin.stack.url}/console/jobs/${id}`)
     await page.locator('.note.bad').getByText('Invalid !echo line').waitFor()
     expect(await faultsOf(page, 'job-failed')).toEqual([])
+    const messages = [{ role: 'user', content: 'word '.repeat(10_000) }]
+    const body = { model: 'echo-1', max_tokens: 20_000, messages }
+    const created = await admin.as('alice').post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
+    await page.goto(`${admin.stack.url}/console/jobs/${((await created.json()) as { id: string }).id}`)
+    const shown = async () => ((await page.locator('pre.output').first().textContent()) ?? '').length
+    await page.locator('.title .status.completed').waitFor()
+    expect(await shown()).toBe(20_000)
+    await page.getByRole('button', { name: 'Show all' }).click()
+    await expect.poll(shown, { timeout: PAGE_MS }).toBeGreaterThan(40_000)
     await page.context().close()
   })
 

@@ -42,6 +42,12 @@ it.each([
   ['the last of several texts', { input: ['a', 'b'] }, 'b'],
   ['the prompt of a completion', { prompt: 'a' }, 'a'],
   ['the query of a ranking', { query: 'a', documents: ['b'] }, 'a'],
+  [
+    'the last user text of a stored generation',
+    { turns: [{ role: 'user', parts: [{ type: 'text', text: 'a' }] }] },
+    'a',
+  ],
+  ['the question of stored research', { question: 'a', context: [] }, 'a'],
   ['the Python code', { lang: 'python', code: 'print(1)' }, 'print(1)'],
   ['undefined for an input of tokens', { input: [[1, 2]] }, undefined],
   ['undefined for a body that is not an object', null, undefined],

@@ -147,7 +147,11 @@ function Failure({ job: { error } }: { readonly job: AnyJob }) {
   )
 }
 
+/** Characters of the output that are shown at first: the end while it grows, otherwise the beginning. */
+const OUTPUT_CHARS_MAX = 20_000
+
 function Output({ job, streamed }: { readonly job: Job | undefined; readonly streamed: string }) {
+  const isWhole = useSignal(false)
   if (!job) {
     return (
       <p class="dim card">
@@ -156,6 +160,7 @@ function Output({ job, streamed }: { readonly job: Job | undefined; readonly str
     )
   }
   const text = textOfResult(job.result) ?? streamed
+  const hidden = isWhole.value ? 0 : Math.max(0, text.length - OUTPUT_CHARS_MAX)
   const raw = job.result == null ? '' : JSON.stringify(job.result, null, 2)
   const isRunning = job.status === 'in_progress'
   return (
@@ -164,9 +169,24 @@ function Output({ job, streamed }: { readonly job: Job | undefined; readonly str
         <h2>Output</h2>
         {text && <CopyButton text={text} label="Copy" />}
       </div>
+      {hidden > 0 && (
+        <p class="cut dim">
+          {isRunning ? 'Last' : 'First'} {OUTPUT_CHARS_MAX.toLocaleString('en')} of {text.length.toLocaleString('en')}{' '}
+          characters
+          <button
+            type="button"
+            class="small"
+            onClick={() => {
+              isWhole.value = true
+            }}
+          >
+            Show all
+          </button>
+        </p>
+      )}
       {text ? (
-        <pre class="output" aria-live={isRunning ? 'polite' : undefined}>
-          {text}
+        <pre class="output" aria-busy={isRunning}>
+          {isRunning ? text.slice(hidden) : text.slice(0, text.length - hidden)}
           {isRunning && <span class="caret" />}
         </pre>
       ) : (

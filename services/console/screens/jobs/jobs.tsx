@@ -14,6 +14,7 @@ import {
   dueText,
   endedAtOf,
   type Filter,
+  isBatch,
   isEnded,
   JobList,
   jobEndpoints,
@@ -212,6 +213,8 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
   const project = 'project' in job ? projectName(job.project) : ''
   const counts = batchCountsOf(job)
   const progress = progressText(job).replace(' done', '')
+  const what = job.prompt_preview ?? (isBatch(job) ? 'Batch of requests' : undefined)
+  const href = `${BASE}/jobs/${id}`
   const call = metadata.custom_id || endpoint.replace('/v1/', '')
   return (
     <div
@@ -232,7 +235,16 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         )}
       </span>
       <span role="cell" class="id">
-        <ShortId id={id} href={`${BASE}/jobs/${id}`} />
+        {what ? (
+          <>
+            <a class="row-link what" href={href} title={what} aria-label={`${what}, ${id}`}>
+              {what}
+            </a>
+            <ShortId id={id} />
+          </>
+        ) : (
+          <ShortId id={id} href={href} />
+        )}
       </span>
       <span role="cell" class="model">
         <span>{batchModels.value.get(id) || model}</span>

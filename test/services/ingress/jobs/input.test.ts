@@ -33,6 +33,21 @@ describe('the endpoints for the input and progress of a job', () => {
     expect((await admin.as('alice').get(`/v1/jobs/${id}/input`)).status).toBe(404)
   })
 
+  it("have the beginning of the input in lists, for keys of the job's project only", async () => {
+    const id = await admin.submit('alice', ` What is\n a ${'long '.repeat(100)}sluice?`)
+    const large = await admin.submit('alice', 'x'.repeat(20_000))
+    const previewsOf = async (who: string, path: string) => {
+      const { data } = await read(who, path)
+      return [id, large].map((one) => (data as Row[]).find((job) => job.id === one)?.prompt_preview)
+    }
+    const expected = [expect.stringMatching(/^What is a (long ){5}/), undefined]
+    const [preview] = await previewsOf('alice', '/v1/jobs')
+    expect(await previewsOf('alice', '/v1/jobs')).toEqual(expected)
+    expect(preview).toHaveLength(120)
+    expect(await previewsOf('op', '/v1/admin/jobs')).toEqual([undefined, undefined])
+    expect(await read('alice', `/v1/jobs/${id}`)).not.toHaveProperty('prompt_preview')
+  })
+
   it('return all of a small input, and the beginning of a large input', async () => {
     const large = await admin.submit('alice', 'ä'.repeat(300_000))
     const { input, input_cut } = await read('alice', `/v1/jobs/${large}/input`)
