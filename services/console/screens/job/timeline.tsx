@@ -12,19 +12,17 @@ type Fact = readonly [name: string, value: ComponentChildren, below?: ComponentC
 /** The key facts of a job in one row: attempts, worker with its last heartbeat, times, progress and cost. */
 export function Facts({ followed }: { readonly followed: FollowedJob }) {
   const job = followed.job.value ?? followed.operatorJob.value
-  if (!job) return null
+  const facts = job ? factsOf(job, followed).filter(([, value]) => Boolean(value)) : []
+  if (facts.length === 0) return null
   return (
     <dl class="card totals facts" aria-label="Key facts">
-      {factsOf(job, followed).map(
-        ([name, value, below]) =>
-          Boolean(value) && (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>{value}</dd>
-              {below && <dd class="dim below">{below}</dd>}
-            </div>
-          ),
-      )}
+      {facts.map(([name, value, below]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+          {below && <dd class="dim below">{below}</dd>}
+        </div>
+      ))}
     </dl>
   )
 }
