@@ -604,7 +604,7 @@ describe('sluice doctor', () => {
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
   })
 
-  it('reports each check with another result in the service, because the service has other settings', async () => {
+  it('reports each check whose result differs from the result of the same check in the running service', async () => {
     await using stack = await startStack({ settings: { FIRST_KEY_ADMIN: 'true' } })
     const env = { ...(await place()), SLUICE_API_KEY: TEST_KEY }
     const { code, lines } = await here(['doctor', '--json', '--url', stack.url], { env })

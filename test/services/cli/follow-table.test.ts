@@ -12,7 +12,7 @@ it.each([
   [4, 22, 'ends in 4 s to 22 s'],
   [0, 1, 'ends in about 1 s'],
   [600, 1_500, 'ends in 10 min to 25 min'],
-])('a rough estimate of %i to %i seconds is shown as one value only if it is precise enough', (least, most, text) => {
+])('an estimated range of %i to %i seconds is shown as one value only if the range is narrow', (least, most, text) => {
   const range = { earliest: NOW_MS / 1_000 + least, latest: NOW_MS / 1_000 + most }
   expect(rateText({ ...ROUGH, estimated_end_range: range }, NOW_MS)).toBe(text)
 })

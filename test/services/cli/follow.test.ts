@@ -375,7 +375,7 @@ describe('the terminal view of a followed job', () => {
 })
 
 describe('the output of a followed job in a pipe', () => {
-  it('is JSON lines on stdout only', async () => {
+  it('consists of JSON lines on stdout, and nothing is printed to stderr', async () => {
     const { written, view, event } = terminal(false)
     await event({ type: 'job.progress', progress: { percent: 50 } })
     await event({ type: 'job.completed', job: job('completed') })
@@ -458,7 +458,7 @@ it('sluice get hides the model, worker and result of the internal job of a batch
   expect(shown).not.toMatch(/^(model|worker|attempt|output)/m)
 })
 
-it('sluice get shows the tokens and the cost of a job, and why a batch waits instead of an estimate', () => {
+it('sluice get shows the tokens and the cost of a job, and for a waiting batch the reason instead of an estimate', () => {
   const usage = { input_tokens: 12, output_tokens: 5 }
   expect(describeJob(job('completed', { usage, cost_usd: 0.00125 }))).toMatch(
     /^usage +12 input tokens, 5 output tokens, cost \$0\.0013$/m,

@@ -171,7 +171,7 @@ describe('sluice logs', () => {
     await expect(following.ended).rejects.toThrow()
     for (const id of [...ids, last]) expect(following.printed().split(id)).toHaveLength(2)
   })
-  it('with --follow prints the command that continues after Ctrl-C', async () => {
+  it('with --follow ends at Ctrl-C and prints the command that resumes the output', async () => {
     const id = await call('x')
     await untilLogged(id)
     const following = start({ follow: true })

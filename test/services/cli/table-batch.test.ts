@@ -128,7 +128,7 @@ describe('sluice batch with a table', () => {
     expect(later.out).toMatch(/\r\n6,six,six,/)
   })
 
-  it('gives each of several equal rows its own answer, also if one of them was edited', async () => {
+  it('gives each of several equal rows its own answer, even if one of the rows was edited', async () => {
     await using files = await RunFiles.open()
     const answers = new Answers(files.results, { valuesOf: (answer) => ({ values: [answer] }) })
     const line = (id: string, content: string) => {
@@ -147,7 +147,7 @@ describe('sluice batch with a table', () => {
     ])
   })
 
-  it('uploads the table once, so that a later sluice results --csv prints the output again', async () => {
+  it('uploads the table once, even for a repeated command, so that sluice results --csv can print the output later', async () => {
     const path = await fileOf('joined.csv', 'id;review\n1;great\n2;"!echo text=""Good!"""\n3;\n')
     for (const options of [
       ['--choices', 'good,bad'],
@@ -165,7 +165,7 @@ describe('sluice batch with a table', () => {
     }
   })
 
-  it('prints the results of a directory of texts as the output, and without columns if the table was deleted', async () => {
+  it('prints one row per text file of a directory, and prints only the requests if the table was deleted', async () => {
     await mkdir(join(directory, 'letters'))
     for (const [name, text] of [
       ['a.txt', 'text of a'],
@@ -241,7 +241,7 @@ describe('sluice batch with a table', () => {
     expect([refused.code, refused.err]).toEqual([2, expect.stringContaining('at most 14 keys')])
   })
 
-  it('runs the failed requests of a batch again, given the id of the batch', async () => {
+  it('repeats the failed requests of a batch that is given by its id', async () => {
     const path = await fileOf('again.csv', 'prompt\nfine\n!echo fail=invalid_value\n')
     const { lines } = await run([path])
     const id = String(lines[0]?.batch)
@@ -264,7 +264,7 @@ describe('sluice batch with a table', () => {
     expect([failed.code, failed.err]).toEqual([1, expect.stringMatching(/failed, so no request ran.\n.*request 1: /s)])
   })
 
-  it('reports an answer that is none of the choices in every summary, and runs such rows again by the id of the batch', async () => {
+  it('counts invalid choices in every summary, and repeats the rows with invalid choices of a batch that is given by its id', async () => {
     const path = await fileOf('moods.csv', 'review\ngood\n!echo text=unknown\n')
     const { lines, err } = await run([path, '--prompt', '{review}', '--choices', 'good,bad'])
     const id = String(lines[0]?.batch)
@@ -309,7 +309,7 @@ describe('sluice batch with a table', () => {
     expect([unknown.code, unknown.err]).toEqual([2, expect.stringContaining("no column 'text'. The columns are 'id'")])
   })
 
-  it('writes the embedding vector of a column', async () => {
+  it('writes the embedding vector of the text in a column', async () => {
     const path = await fileOf('texts.csv', 'id,text\n1,some text\n2,\n')
     const out = join(directory, 'vectors.jsonl')
     const { lines } = await run([path, '--model', 'embed-1', '--embed-column', 'text', '--out', out])
@@ -357,7 +357,7 @@ describe('sluice batch with a table', () => {
     ])
   })
 
-  it('prints the output file and the command that continues after Ctrl-C during the upload', async () => {
+  it('prints the output file and the command that resumes if Ctrl-C interrupts the upload', async () => {
     const path = await fileOf("it's.csv", 'prompt\nx\n')
     const output = await fileOf('old.csv', 'old')
     let child: ChildProcess | undefined

@@ -141,7 +141,7 @@ describe('a screen of sluice top', () => {
     expect(draw(snapshot({ jobs: null }))).toContain('Durable jobs are not available: the service has no job store.')
   })
 
-  it('never splits a surrogate pair and strips bidirectional overrides at any width', () => {
+  it('strips bidirectional overrides, and never splits a surrogate pair, at any width', () => {
     const model = `a\u202egnp.\u2066${'\u{1f600}'.repeat(40)}`
     for (let columns = 30; columns < 90; columns++) {
       const text = draw(snapshot({ jobs: [job(1, { model })] }), { columns, readError: model }).join('\n')
