@@ -60,7 +60,7 @@ const endless: Parameters<typeof scriptedAdapter>[1] = {
   },
 }
 
-it('a code call waits for the sandbox until the deadline of the call, and then gets 503 with the progress', async () => {
+it('a code call waits for the sandbox until the deadline of the call, and then gets 503 with the progress of the preparation', async () => {
   const sandboxes = [scriptedAdapter(() => DONE, endless)]
   await using stack = await startStack({ sandboxes, settings: { REQUEST_TIMEOUT_MS: '3000' } })
   const { status, retryAfter, code, message } = await failureOf(stack)

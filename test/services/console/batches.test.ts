@@ -196,7 +196,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('treat a trial of the first rows as the whole batch if no other row has a prompt, and keep the row without a prompt', async () => {
+  it('complete a table with a trial of the first rows if no other row has a prompt, and download all rows', async () => {
     const page = await open()
     await page.getByRole('button', { name: 'New batch' }).click()
     const text = ['review,note', 'one,', 'two,', 'three,', ',none'].join('\n')
@@ -247,7 +247,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('count the answers that are none of the choices as invalid on the page and in the list, and run them again', async () => {
+  it('count the answers that are none of the choices as invalid on the page and in the list, and repeat their requests', async () => {
     const env = { SLUICE_URL: admin.stack.url, SLUICE_API_KEY: secretOf('alice') }
     const directory = await mkdtemp(join(tmpdir(), 'sluice-console-choices-'))
     await writeFile(join(directory, 'moods.csv'), 'review\ngreat\n!echo text=unknown\n')

@@ -82,7 +82,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('shows a key without the admin scope only the running calls of its project', async () => {
+  it('shows only the running calls of one project to a key without the admin scope', async () => {
     const body = {
       model: 'echo-1',
       stream: true,

@@ -272,7 +272,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows operators the child jobs of another project, but not the inputs', async () => {
+  it('shows the child jobs of another project to operators, but not the inputs of these jobs', async () => {
     const id = await submitBatch((nth) => `A secret, number ${nth}.`)
     await until(async () => (await admin.job('alice', id)).status === 'completed')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })

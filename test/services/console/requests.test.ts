@@ -128,7 +128,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('merges the running calls of several ingresses, and repeats a stop request that another ingress received', async () => {
+  it('merges the running calls of several ingresses, and repeats a stop request until the ingress of the call receives the request', async () => {
     const expected: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('op'), expected)
     const call = { object: 'request.active', age_ms: 1, project: 'p', project_name: null, key_id: 'k', key_name: null }
@@ -164,7 +164,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('shows a project only its own calls at a narrow width, and reports an unknown id', async () => {
+  it('shows only the calls of one project to a key of that project, and reports an unknown id, at a narrow width', async () => {
     const [mine, other] = [await call('alice', 'Hello.'), await call('bob', 'Hello.')]
     await until(async () => (await admin.as('op').get(`/v1/admin/requests/${other}`)).status === 200)
     const expected: string[] = []
