@@ -292,7 +292,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     [23, 200],
     [24, 400],
   ])(
-    'in zstd with a window of 2^%i bytes gets %i, because RFC 9659 limits the window to 8 MiB',
+    'in zstd with a window of 2^%i bytes gets the status %i, because RFC 9659 limits the window to 8 MiB',
     async (windowLog, status) => {
       const body = zstdFrame(JSON.stringify(valid()), windowLog)
       expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)

@@ -192,7 +192,7 @@ describe('the usage report of operators', () => {
     expect(byHour.data[0]?.groups?.hour).toMatch(/T\d\d:00:00Z$/)
   })
 
-  it('counts refused calls as failed, like the request log, but not cancelled calls', async () => {
+  it('counts refused calls, but not cancelled calls, as failed, like the request log', async () => {
     await using stack = await startNamed()
     const failed = [
       await stack.post(CHAT, { ...say('hi'), model: 'invented' }, as('sk-other')),

@@ -13,7 +13,7 @@ interface ActivePage {
 }
 
 describe('GET /v1/admin/requests/active', () => {
-  it('lists the active calls of all projects to operators, and of its own project to any other key', async () => {
+  it('lists the active calls of all projects for operators, and of one project for any other key', async () => {
     await using admin = await openAdmin({ settings: { INFERENCE_SLOTS: '1' } })
     const list = async (who: string, query = '') =>
       (await (await admin.as(who).get(`/v1/admin/requests/active${query}`)).json()) as ActivePage

@@ -25,7 +25,7 @@ beforeAll(async () => {
 afterAll(async () => await database[Symbol.asyncDispose]())
 
 describe('a failed attempt of a durable job', () => {
-  it('has its status and server, and shows the message of the upstream server to operators only', async () => {
+  it('is shown with its status and server, and with the message of the upstream server to operators only', async () => {
     const run = await running(store)
     const error = {
       code: 'upstream_error',

@@ -39,7 +39,7 @@ interface Finding {
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
 describe('the admin API for findings and metrics', () => {
-  it('returns all findings to operators, and findings about its own calls to any other key', async () => {
+  it('returns all findings to operators, and to any other key only the findings about calls of that key', async () => {
     await using admin = await openAdmin()
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
     expect((await admin.as('alice').get('/v1/admin/findings?of=machine')).status).toBe(403)
@@ -184,7 +184,7 @@ describe('findings about calls', () => {
     expect(await found('alice')).toMatchObject([{ check: 'calls', status: 'warn' }])
   })
 
-  it('about a model that has failed for longer contain the counts of 24 hours, marked as a lower bound', async () => {
+  it('count the failures of the last 24 hours, marked as a lower bound if the model has failed for longer', async () => {
     const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
     onTestFinished(() => rmSync(dataDir, { recursive: true }))
     const store = openSqliteStore({ directory: dataDir, boot: 'test' })

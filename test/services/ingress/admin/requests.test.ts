@@ -63,7 +63,7 @@ describe('the request log', () => {
     expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
   })
 
-  it('returns the beginning of a body that is not JSON, with the next step', async () => {
+  it('returns the beginning of a body that is not JSON, and the position of the syntax error', async () => {
     const body = `{"model": "echo-1",\n "messages": [{"role": "user", "content": "${'x'.repeat(2_000)}"}],}`
     const { id, status } = await send('alice', body)
     expect(status).toBe(400)

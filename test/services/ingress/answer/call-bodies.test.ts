@@ -28,7 +28,7 @@ it('the request log records no binary answers', async () => {
   expect(answers).toEqual([null])
 })
 
-it('the request log records no more answers while the recorded answers of running calls use 64 MiB', async () => {
+it('the request log records no answer of a further call while the recorded answers of running calls use 64 MiB', async () => {
   const { open, answers } = recorder()
   const event = { text: 'x'.repeat(15 * MIB) }
   const calls = Array.from({ length: 5 }, () => open())

@@ -255,7 +255,7 @@ describe('batches', () => {
     await expectAll(batch, 'batch_expired')
   })
 
-  it('do not return the earlier result of a request that they run again, even before the new result exists', async () => {
+  it('that repeat requests of an earlier batch never return the earlier result of a repeated request', async () => {
     const first = await create((await upload([line('r1', say('one')), line('r2', say('two'))])).id)
     await ended(first.id)
     const lines = [line('r2', say(ENDLESS)), line('r3', say('three'))]

@@ -22,7 +22,7 @@ const lineOf = (i: number, body: object, name = `r${i}`) =>
 const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
 
 describe('a batch in which each line fails', () => {
-  it('has the failure for which its requests wait for a retry', async () => {
+  it('shows the last failure while its requests wait for a retry', async () => {
     const lines = ['a', 'b'].map((name, i) => lineOf(i, say('!echo fail=upstream_error retry_after_ms=30000'), name))
     const { id } = await createBatch(client, CHAT, lines)
     const found = await until(async () => {

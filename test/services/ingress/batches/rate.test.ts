@@ -115,7 +115,7 @@ describe('the rate of a batch', () => {
     { places: 64, queued: 0 },
     { places: 256, queued: 0 },
     { places: 8, queued: 56 },
-  ])('lies between its two estimated bounds from the third ended request on: %o', ({ places, queued }) => {
+  ])('lies between its two estimated bounds once three requests have ended: %o', ({ places, queued }) => {
     for (let seed = 1; seed <= 8; seed++) {
       const { runs, endMs } = simulated(places, 40 * places, seed)
       // Requests that wait at the model server count as running from the start.

@@ -24,7 +24,7 @@ const large = fc
   })
 
 describe('incremental JSON parsing', () => {
-  it('returns the value of JSON.parse', () => {
+  it('returns the same value as JSON.parse', () => {
     fc.assert(
       fc.property(large, fc.constantFrom(0, 1, 3), (value, indent) => {
         const text = JSON.stringify(value, undefined, indent)
@@ -111,7 +111,7 @@ function outcome(parse: () => unknown): string {
 }
 
 describe('incremental JSON writing', () => {
-  it('returns the text of JSON.stringify', () => {
+  it('returns the same text as JSON.stringify', () => {
     fc.assert(
       fc.property(large, (value) => {
         expect(write(value)).toBe(JSON.stringify(value))

@@ -73,7 +73,7 @@ describe('usage limits within a single ingress', () => {
     expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
   })
 
-  it('report in the headers the smaller remaining amount of key and project', async () => {
+  it('report in the headers the smaller of the amounts that remain for the key and for the project', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
     await spend(limits, key({}, 'key_b', 'proj'), 70)
@@ -168,7 +168,7 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
     expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
   })
 
-  it('are exceeded by at most a quarter if ingresses use delayed counts of each other', async () => {
+  it('are exceeded by at most a quarter if each ingress receives the counts of the others late', async () => {
     const { all } = await openFleet(3)
     const of = key({ requests_per_minute: 120 })
     let count = 0

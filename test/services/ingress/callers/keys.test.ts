@@ -118,7 +118,7 @@ describe('the keys of an ingress', () => {
   })
 
   it.skipIf(!postgres)(
-    'include exactly one first key if three ingresses start on one database at the same time',
+    'include exactly one generated key if three ingresses start on one empty database at the same time',
     async () => {
       await using database = await openPostgresDatabase(postgres ?? '')
       const opened = await Promise.all(

@@ -353,7 +353,7 @@ describe.each(['embedded', 'Kafka'])('the fair queue of keys, %s', (mode) => {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
 
   it.skipIf(mode === 'Kafka' && !kafka)(
-    'starts a call of one key before the waiting calls of another key',
+    'starts a call of one key before earlier waiting calls of another key',
     async () => {
       await using stack = await startStack({ kafka, settings: { INFERENCE_SLOTS: '2' } })
       writeKeys(stack.dataDir, storedKey('sk-other-key'))

@@ -76,7 +76,7 @@ test('all responses of a chain or of a stored conversation run on one upstream s
   expect(used()).toEqual([3])
 })
 
-test('calls with one session header or prompt_cache_key reach one upstream server, whatever their prompts', async () => {
+test('calls with equal session headers or prompt_cache_key values reach the same upstream server, whatever their prompts', async () => {
   for (const text of ['a', 'b', 'c', 'd', 'e', 'f']) {
     await post('/v1/chat/completions', { messages: [userSays(text)] }, { 'x-session-id': 's1' })
   }

@@ -308,7 +308,7 @@ describe('decoding of a chat request of an agent', () => {
     expect(turnsOf([message, { role: 'user', content: 'Go on.' }])).toHaveLength(2)
   })
 
-  test('forwards a custom tool unchanged and also as a function', () => {
+  test('forwards a custom tool twice, unchanged and as a function', () => {
     const custom = {
       name: 'sql',
       description: 'Runs SQL.',

@@ -53,7 +53,7 @@ it('web_search of the Messages API returns its search as content blocks and coun
   expect(message).toMatchObject({ stop_reason: 'end_turn', usage: { server_tool_use: { web_search_requests: 1 } } })
 })
 
-it('web_search of the Messages API streams the same content blocks as without streaming', async () => {
+it('web_search of the Messages API returns the same content blocks with and without streaming', async () => {
   const query = 'How do herons at Tarn2 build their nests?'
   const frames: Frame[] = []
   const stream = client.messages.stream(ask(query))

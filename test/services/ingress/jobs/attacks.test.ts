@@ -137,7 +137,7 @@ it('a process with running jobs exits while the store is down', async () => {
   expect(await service.stop()).toBe(true)
 })
 
-it('a failed attempt is repeated after at least 30 s if the retry budget is used up', async () => {
+it('a failed attempt is retried no earlier than 30 s later if the retry budget is used up', async () => {
   const delays: number[] = []
   const store = {
     retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),

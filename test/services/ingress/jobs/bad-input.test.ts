@@ -432,7 +432,7 @@ describe('the jobs of another key', () => {
     expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
   })
 
-  it('return 401 to requests with an invalid key', async () => {
+  it('are refused with 401 if the key of a request is invalid', async () => {
     await using service = await startService()
     const { id } = await service.submit(say('x'))
     for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {
@@ -566,7 +566,7 @@ describe('the job quota', () => {
   })
 })
 
-it('a key with a limit on scheduled jobs is refused further scheduled jobs with 429', async () => {
+it('a scheduled job over the limit of its key on scheduled jobs is refused with 429', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-limits-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await using service = await startService({ dataDir })

@@ -156,7 +156,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     expect(events.at(-1)).toMatchObject({ type: `job.${status}`, job: { id, status, result: null } })
   })
 
-  it('an event stream of a scheduled job sends events once the job runs', async () => {
+  it('an event stream of a scheduled job sends events as soon as the job runs', async () => {
     const { id } = await service.submit(say('x', { stream: true }), { run_at: Math.floor(Date.now() / 1_000) + 1 })
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     expectWhole(events)

@@ -100,7 +100,7 @@ describe('the timeouts of the HTTP server', () => {
 })
 
 describe('a response to a client that reads slowly', () => {
-  it('is aborted if the client reads nothing, and buffers less than 256 KiB', async () => {
+  it('is never buffered beyond 256 KiB, and is aborted if the client reads nothing', async () => {
     const outcome = Promise.withResolvers<unknown>()
     let mostBuffered = 0
     const server = await startServer(async (_req, res) => {

@@ -60,7 +60,7 @@ describe('requests that name a stored response', () => {
     expect(await failureOf(unborn)).toMatchObject({ status: 400, param: 'previous_response_id' })
   })
 
-  test('are refused with a stream position that is invalid or beyond the last event', async () => {
+  test('are refused if the stream position is invalid or beyond the last event', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'a b c', background: true, stream: true })
     let [id, last] = ['', 0]
     for await (const event of made) {

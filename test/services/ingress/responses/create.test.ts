@@ -141,7 +141,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect((await stream.finalResponse()).output).toMatchObject(done)
   })
 
-  test('returns an HTTP error before any output, and ends the stream with response.failed after output', async () => {
+  test('fails with an HTTP error before any output, and with the event response.failed after output', async () => {
     const early = await failureOf(create({ input: '!echo fail=context_length_exceeded' }))
     expect(early).toMatchObject({ status: 400, code: 'context_length_exceeded' })
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'

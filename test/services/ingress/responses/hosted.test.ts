@@ -42,7 +42,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
   })
 
-  it('a batch of responses and a batch of code runs both run code', async () => {
+  it('a batch runs code for each line, whether its lines are responses with a code tool or code runs', async () => {
     const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
     const responses = await runBatch(client(), '/v1/responses', [asked])
     expect(responses.output).toMatchObject([

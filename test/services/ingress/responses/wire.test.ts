@@ -165,7 +165,7 @@ describe('the Responses API for an in-process model', () => {
     expect(String(done?.input)).not.toContain('"input"')
   })
 
-  test('distinguishes two functions with one name by their namespaces', async () => {
+  test('distinguishes two functions with equal names by their namespaces', async () => {
     const other = { ...NAMESPACE, name: 'mcp__y' }
     const tools = [NAMESPACE, other]
     const { output } = await post({ model: 'echo-1', input: '!echo call=mcp__y__g', tools })

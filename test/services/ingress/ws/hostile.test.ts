@@ -397,7 +397,7 @@ describe('the memory budget of WebSocket messages', () => {
     expect(await held(stack)).toBe(0)
   })
 
-  it('is free again after a client exceeded the budget', async () => {
+  it('is released after a client exceeded the budget', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
     using client = await openHalf(own)
     client.send(FRAGMENT)

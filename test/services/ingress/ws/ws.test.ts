@@ -187,7 +187,7 @@ describe('a WebSocket request', () => {
     expect(await client.end('r1')).toMatchObject({ body: { input_tokens: expect.any(Number) } })
   })
 
-  it('runs concurrently with others, each with its own events in order', async () => {
+  it('runs concurrently with other requests, and each request receives its own events in order', async () => {
     using client = await openWs(stack)
     const ids = Array.from({ length: 12 }, (_, i) => `r${i}`)
     for (const id of ids) client.chat(id, `!echo delay_ms=5 text="${id} a b c d e f g"`)
@@ -436,7 +436,7 @@ describe('WebSocket limits', () => {
     expect(await client.end('r4')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('of a key close further connections with 4429, and accept new ones later', async () => {
+  it('of a key close further connections with 4429, and admit a new connection after another has ended', async () => {
     await using own = await startStack({ sockets: { connectionsMaxPerKey: 2 } })
     using first = await openWs(own)
     using _second = await openWs(own)
