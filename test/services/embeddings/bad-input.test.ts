@@ -96,7 +96,7 @@ describe('the embeddings endpoint', () => {
     })
   })
 
-  it('accepts a text of exactly the maximum tokens', async () => {
+  it('accepts a text with exactly the maximum number of tokens', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: [words(4_096)] })
     expect(response.status).toBe(200)
   })

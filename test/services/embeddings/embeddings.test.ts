@@ -59,7 +59,7 @@ for (const { mode, options } of MODES) {
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(numbers)
     })
 
-    it('an embeddings call with many inputs returns the vectors in order, even from several upstream calls', async () => {
+    it('an embeddings call with many inputs returns the vectors in order, even if the inputs need several upstream calls', async () => {
       await using embedder = await startEmbedder()
       const model = embedderModel(embedder, { embeddings: { batch_inputs_max: 50 } })
       await using stack = await startStack({ ...options(), models: [model] })

@@ -122,7 +122,7 @@ describe('a research report', () => {
       expect((await ask(`Does a worker of ${name} renew its lease by itself?`)).annotations).toEqual([])
   })
 
-  test('also quotes the next sentence if that sentence refers to the answer', async () => {
+  test('quotes the sentence after the answer if that sentence refers to the answer', async () => {
     const page = '# Tides\n\nThe harbour closes its gate when the moon is full. Nine bells are rung before that.'
     const run = await researched(
       { backends: [new PagesBackend({ 'https://e.example/tides': page })] },
@@ -427,7 +427,7 @@ describe('research of a question about recent events', () => {
     expect(await firstFor('How does a worker renew its lease?')).toBe('https://old.example/x')
   })
 
-  test('also reads pages without a date', async () => {
+  test('does not exclude pages without a date', async () => {
     const run = await researched(setup(), { question: 'How often does a worker currently renew its lease?' })
     expect(run.report).toContain('A worker renews its lease three times')
   })
