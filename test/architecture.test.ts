@@ -127,7 +127,7 @@ describe('import rules between folders', () => {
   }, RUN_MS)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  it.each(IMPORTS)('apply to an import in %s of %s (violated rule: %s)', (from = '', to = '', law) => {
+  it.each(IMPORTS)('find the forbidden import in %s of %s (violated rule: %s)', (from = '', to = '', law) => {
     const line = linesOf(from).indexOf(`import '${to}'`) + 1
     expect(broken.get(`${from}:${line}`)).toBe(law)
     expect(broken.get(`${from}:${line + 1}`)).toBe(law)

@@ -139,7 +139,7 @@ describe('error headers', () => {
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
-  test('include x-should-retry for every 409, 502 and 504, with true for job_not_finished with Retry-After', () => {
+  test('include x-should-retry for every 409, 502 and 504, with the value true if job_not_finished has a Retry-After', () => {
     const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))

@@ -181,7 +181,7 @@ describe('a process of all roles', () => {
     expect(output()).not.toContain(TEST_KEY)
   })
 
-  it('prints a generated API key once, and not at the second start', async () => {
+  it('prints a generated API key at the first start only', async () => {
     const directory = await emptyDirectory()
     const first = await startMain([], {}, directory)
     await until(() => first.output().includes('What is the capital'), { withinMs: 50_000 })

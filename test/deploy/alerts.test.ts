@@ -422,7 +422,7 @@ const noFleet = missing ?? (inject('kafka') && inject('postgres') ? await whyNoL
 vi.setConfig({ maxConcurrency: 5 })
 
 describe.skipIf(missing).concurrent('alerts', { timeout: TEST_MS }, () => {
-  it.skipIf(noFleet)('fire if processes die, workers are missing, and Kafka fails', async () => {
+  it.skipIf(noFleet)('fire if a process dies, if workers are missing, or if Kafka fails', async () => {
     await using stack = new AsyncDisposableStack()
     const kafka = stack.use(await startLocalKafka())
     const database = stack.use(await openPostgresDatabase(inject('postgres') ?? ''))

@@ -203,7 +203,7 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
     await evaluate([{ series: healthy, minutes: [10, 30, 60], expected: [] }])
   })
 
-  it('each fire for the fault that they describe, and for no other fault', async () => {
+  it('fire for the fault that each rule describes, and for no other fault', async () => {
     expect(Object.keys(FAULTS)).toEqual(expect.arrayContaining(rules.map(({ alert }) => alert)))
     for (const name of Object.values(FAULTS).flatMap((series) => Object.keys(series))) {
       const metric = name.replace(/\{.*/, '').replace(/_bucket$/, '')

@@ -31,14 +31,14 @@ describe('code blocks of the documentation', () => {
     expect(BLOCKS.length).toBeGreaterThan(90)
   })
 
-  it('name the reason if no test runs the block', () => {
+  it('state a reason if no test runs the block', () => {
     const marked = BLOCKS.filter(({ notRun }) => notRun !== undefined)
     expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
     expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
     expect(marked.length).toBeLessThan(28)
   })
 
-  it('call sluice through npx, because no step of a page puts it on the PATH', () => {
+  it('call sluice through npx, because no page adds sluice to the PATH', () => {
     const bare = /(?:^|[|;&(])[ \t]*sluice [a-z]/m
     const pages = BLOCKS.filter(({ page }) => page !== 'docs/reference/cli.md')
     expect(

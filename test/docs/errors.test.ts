@@ -159,7 +159,7 @@ it.each([
   expect(nextStepOf({ ...ROW, errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)
 })
 
-it('no next step contains the words message or param, because the step must be complete without them', () => {
+it('no next step refers the reader to the message or the param of the error', () => {
   for (const errorCode of Object.keys(REMEDIES))
     expect(nextStepOf({ ...ROW, errorCode, errorMessage: null, errorParam: 'x' }, true) ?? '').not.toMatch(
       /\b(message|param)\b/,

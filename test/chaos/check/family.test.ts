@@ -147,7 +147,7 @@ describe('the checker of chaos histories of deep research', () => {
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
   })
 
-  it('accepts a report with fewer findings only after a pause of the worker for at least 8 s', () => {
+  it('accepts a report with fewer findings only if the worker was paused for at least 8 s', () => {
     const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
     expect(broken(...submitted(), ...pausedFor(8_000), plain, ...CHILDREN)).toEqual([])
     expect(broken(...submitted(), ...pausedFor(7_000), plain, ...CHILDREN)).toContain('I5 output')
