@@ -245,7 +245,7 @@ describe('the scheduler', () => {
     expect(scheduler.problems()).toEqual([])
   })
 
-  it('does nothing after a drain, and lets another scheduler sweep immediately', async () => {
+  it('stops after a drain, so that another scheduler can sweep immediately', async () => {
     const calls: string[] = []
     const watched = new Proxy(store, {
       get: (target, name) => {
@@ -299,7 +299,7 @@ describe('the scheduler', () => {
     expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
   })
 
-  it('deletes all expired jobs in small steps, while no other scheduler deletes', async () => {
+  it('deletes all expired jobs in small steps, but waits while another scheduler deletes', async () => {
     const boot = await alive(store)
     for (let i = 0; i < 300; i++) {
       const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
@@ -330,7 +330,7 @@ describe('the scheduler', () => {
     expect(await database.query('SELECT id FROM jobs')).toEqual([])
   })
 
-  it('deletes blobs without a reference', async () => {
+  it('deletes old blobs that no job refers to', async () => {
     const { ports, ...first } = await start()
     await first.drain(AbortSignal.timeout(10_000))
     await ports.blobs.put('old', Buffer.from('x'))
@@ -396,7 +396,7 @@ describe('the republication of queued jobs', () => {
       { lag: 20, missing: 0, idleRuns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
-  ])('has the expected minimum age and maximum number of jobs for %s', (_what, view, plan) => {
+  ])('includes at most the expected number of jobs above the expected age for %s', (_what, view, plan) => {
     expect(republishPlan({ ...view, hasClaimer: false })).toEqual(plan)
     const search = { olderThanMs: 300_000, limit: 5 }
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)

@@ -263,7 +263,7 @@ describe('an invalid transcription request', () => {
     expect(await sendBytes(body, headers)).toMatchObject({ status: 400, type: 'invalid_request_error', ...error })
   })
 
-  it('in a job is refused if its file is the name of a blob instead of data', async () => {
+  it('in a job is refused if the file field names a blob instead of containing the audio', async () => {
     const file = { blob: 'upl_of_somebody_else', sha256: '00', bytes: 1, format: 'wav' }
 
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })

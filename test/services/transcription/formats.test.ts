@@ -236,7 +236,7 @@ describe('a transcript without speech', () => {
     expect(encodeTranscript(silence, contextOf({ format }))).toEqual(answer)
   })
 
-  it('has no delta and one done event as a stream', () => {
+  it('is streamed as one done event without deltas', () => {
     expect(eventsOf(streamOf(silence, contextOf({})))).toMatchObject([{ type: 'transcript.text.done', text: '' }])
   })
 })

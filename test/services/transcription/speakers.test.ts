@@ -62,7 +62,7 @@ describe('a segment without word times', () => {
 })
 
 describe('speaker names', () => {
-  test('of known speakers are unchanged, and other speakers are letters in order of appearance', () => {
+  test('of known speakers are unchanged, and other speakers get letters in order of appearance', () => {
     const turns = [turn('B', 0, 1), turn('agent', 1, 2), turn('A', 2, 3), turn('B', 3, 4)]
     const labels = new SpeakerLabels(turns, ['agent'])
     const pieces = [say('one', 0), say('two', 1), say('three', 2), say('four', 3)].flatMap((each) => labels.split(each))

@@ -91,7 +91,7 @@ for (const [mode, kafka] of MODES) {
         expect(times.at(-1)).toBeLessThanOrEqual(answer.duration)
       })
 
-      test('the transcription of recorded speech streams text before the end', async () => {
+      test('the transcription of recorded speech streams several text deltas before the done event', async () => {
         const frames = await framesOf(await upload(clip('two-cities').bytes, { stream: 'true' }))
         const deltas = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
         expect(deltas.length).toBeGreaterThan(1)

@@ -237,7 +237,7 @@ describe('the limit on audio in progress per key', () => {
     expect([files.enter('key_1').secondsMax, files.enter('key_2').secondsMax]).toEqual([70, 1_000])
   })
 
-  test('admits at least one minute per file, even if earlier files exceed the limit', () => {
+  test('allows at least one minute of audio per file, even if earlier files exceed the limit', () => {
     const files = share()
     const one = files.enter('key_1')
     one.take(900)
@@ -251,7 +251,7 @@ describe('the limit on audio in progress per key', () => {
     expect(files.enter('key_1').secondsMax).toBe(1_000)
   })
 
-  test('counts both of two files that are decoded concurrently', () => {
+  test('counts all files that are decoded concurrently', () => {
     const files = share()
     const [one, other] = [files.enter('key_1'), files.enter('key_1')]
     one.take(90)
