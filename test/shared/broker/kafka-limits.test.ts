@@ -42,7 +42,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
       expect(await call('after', false)).toMatchObject({ status: 200 })
     })
 
-    it('makes a call whose request exceeds the limit of the broker fail with status 413', async () => {
+    it('makes a call fail with status 413 if the request exceeds that size', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })

@@ -42,7 +42,7 @@ describe.skipIf(!kafka)('a queue whose workers switch between share groups and c
   it.each([
     ['share', 'classic'],
     ['classic', 'share'],
-  ] as const)('still delivers the unprocessed records (first %s, then %s)', async (before, after) => {
+  ] as const)('delivers the unprocessed records after the switch (first %s, then %s)', async (before, after) => {
     const prefix = `${newId('t', 8)}.`
     const first = await open(prefix, before)
     const queue = await first.openQueue('jobs')

@@ -158,7 +158,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(8)
   })
 
-  it('redelivers after a rebalance only records that were not yet taken', () => {
+  it('redelivers after a rebalance only records that were not taken before', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2, 3))
     partition.take(3)
@@ -222,7 +222,7 @@ describe('the supervisor of a Kafka consumer', () => {
     expect(onProblem).toHaveBeenCalledOnce()
   })
 
-  it('logs a transient failure once, and once more if it lasts for a minute', () => {
+  it('logs a transient failure once, and a second time if the failure lasts for a minute', () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const onProblem = vi.fn()

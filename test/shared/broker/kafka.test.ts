@@ -244,7 +244,7 @@ describe.skipIf(noLocal !== undefined)('the Kafka client during an outage of the
   afterAll(stop)
 
   it.each(['SIGTERM', 'SIGKILL'] as const)(
-    'loses no accepted record, refuses new ones and recovers with both group types (%s)',
+    'loses no accepted record, refuses new records, and recovers afterwards (%s)',
     async (signal) => {
       const loads = await Promise.all(
         (['share', 'classic'] as const).map((client) => openLoaded(client, local.address)),

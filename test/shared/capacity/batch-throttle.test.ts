@@ -56,7 +56,7 @@ it('a slow line of a batch delays no line if the last API call arrived more than
   expect(await waited(pace)).toBe(0)
 })
 
-it('while API calls arrive, a failed line of a batch also delays the next line', async () => {
+it('while API calls arrive, a slow line of a batch delays the next line even if the slow line fails', async () => {
   const pace = new SubmitQueue()
   pace.recordCall('a')
   const failing = async () => {

@@ -153,7 +153,7 @@ test('the slots of a model follow the current limit of its upstream servers, but
   expect(room.hasFreePermit).toBe(true)
 })
 
-test('a worker still counts the running jobs of a model that a change has removed', () => {
+test('a worker counts the running jobs of a model even after the model was removed', () => {
   const rooms = new ModelBulkheads({
     slots: 4,
     models: ['a'],
@@ -170,7 +170,7 @@ test('a worker still counts the running jobs of a model that a change has remove
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
 
-test('a worker with several models publishes their limits, even if each model may use all slots', () => {
+test('a worker with several models publishes the limit of each model, even if each may use all slots', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
   expect(
     new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()

@@ -28,7 +28,7 @@ describe('the slots that a lane may take', () => {
     )
   })
 
-  it('are a quarter for the batch lane while the interactive lane is busy, and three quarters while it is idle', () => {
+  it('are a quarter for the batch lane while the interactive lane is busy, and otherwise three quarters', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)

@@ -17,7 +17,7 @@ async function openPauses(store?: OperatorStore): Promise<Pauses> {
   return pauses
 }
 
-it('a pause of a model or pool applies in every process at once, also without a store', async () => {
+it('a pause of a model or pool applies in every process at once, even without a store', async () => {
   const [one, other] = [await openPauses(), await openPauses()]
   const tell = (record: ControlRecord) => other.onControl(record)
   await one.change(MODEL, true, 'key_op', tell)

@@ -84,7 +84,7 @@ it('a semaphore loses no permit if a waiting caller disconnects', async () => {
   expect(slots.taken).toBe(0)
 })
 
-it('a request for 20 of 10 permits waits until all permits are free, and then runs alone', async () => {
+it('a request for 20 permits of a semaphore with 10 waits until all permits are free, and then runs alone', async () => {
   const slots = new Semaphore({ permits: 10 })
   await slots.take(never, 4)
   const order: string[] = []

@@ -100,7 +100,7 @@ it('the wait estimate uses only a tenth of the duration of a job that may have l
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('the wait estimate reaches its full value after five measured jobs, and the expected interval after one', () => {
+it('the wait estimate grows to its full value over five measured jobs, although the expected interval is constant', () => {
   const admission = new WaitEstimate()
   let now = ran(admission, 1, TAKES_MS)
   for (const part of [1, 2, 3, 4, 5, 5]) {

@@ -211,7 +211,7 @@ describe('admission control after a cold start', () => {
     expect(pool.started, 'started calls').toHaveLength(101)
   })
 
-  it('refuses calls that cannot start in time as soon as the next calls are slow too', () => {
+  it('refuses the calls that cannot start in time if the calls after the cold start are slow', () => {
     const pool = burst(COLD_MS)
     let late = 0
     for (let seconds = 0; seconds < 60; seconds += 2) {
@@ -226,7 +226,7 @@ describe('admission control after a cold start', () => {
     expect(pool.refused.length - before, 'new calls that are refused at once').toBeGreaterThan(15)
   })
 
-  it('does not count the preparation of a model as run time, neither while it runs nor afterwards', () => {
+  it('does not count the preparation of a model as run time, either during the preparation or afterwards', () => {
     const pool = new SlowPool(2, { bound: 2 })
     pool.isPreparing = true
     pool.takesMs = 600_000
@@ -243,7 +243,7 @@ describe('admission control after a cold start', () => {
 })
 
 describe('the calls that wait for a pool', () => {
-  it('are refused as late if the calls ahead take twice the maximum wait', () => {
+  it('are refused once their total wait would exceed twice the maximum wait of a new call', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')

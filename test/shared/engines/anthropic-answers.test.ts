@@ -299,7 +299,7 @@ describe('usage of an Anthropic response', () => {
     ...{ inference_geo: 'eu', speed: 'fast', server_tool_use: { web_search_requests: 2, web_fetch_requests: 0 } },
   }
 
-  test('is forwarded with all details, also if they arrive in message_start', async () => {
+  test('is forwarded with all details, even if the details arrive in message_start', async () => {
     const events = await eventsOf([start({ ...counts, ...details }), ...words(0, 'A'), end(), stop])
     const stream = messagesAnswer.open?.(CONTEXT)
     const frames = events.flatMap((event) => stream?.push(event) ?? [])

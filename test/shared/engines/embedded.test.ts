@@ -211,7 +211,7 @@ describe('the grammar of a JSON schema', () => {
     expect(regexOf(floatRange({ minimum: -2, maximum: 2 })).test('-1.5')).toBe(true)
   })
 
-  test('is refused with the path of the schema if the schema refers to itself endlessly', () => {
+  test('is refused with the path of the schema if the schema contains only a reference to itself', () => {
     const endless = { allOf: [{ $ref: '#' }] }
     expect(() => writeSchemaGrammar(endless, 'tools')).toThrow(
       expect.objectContaining({ code: 'invalid_value', param: 'tools' }),
@@ -360,7 +360,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(text).toBe(token?.repeat(4))
   })
 
-  test('queues 300 calls beyond its capacity, and runs the next call after they are aborted', async () => {
+  test('queues 300 calls beyond its capacity, and runs a later call after these calls are aborted', async () => {
     await using engine = openLlama({ parallel: 1 })
     const leave = new AbortController()
     const some = Array.from({ length: 3 }, () => collect(engine, tell('Hi', { max_tokens: 1 })))

@@ -52,7 +52,7 @@ describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
     expect(Math.abs(count - perWord * 20_000)).toBeLessThan(count * 0.01)
   })
 
-  it('stops soon after the maximum token count of the caller', async () => {
+  it('stops counting soon after the maximum that the caller sets, and stops if the caller disconnects', async () => {
     const text = 'some words to count '.repeat(100_000)
     expect(await countTokens(name, text, SIGNAL, 10)).toBeLessThan(20_000)
     const abort = new AbortController()

@@ -155,7 +155,7 @@ test('only the first 4,096 characters of a long prompt_cache_key count for the c
   expect(keyOf({ completion: { echo: false } })).toBeUndefined()
 })
 
-test('a conversation key is computed only for a model with several servers and affinity, or with such a fallback', () => {
+test('a conversation key is computed only if the model or its fallback has several servers and affinity', () => {
   const model = (fields: object, base_urls = ['http://a/v1', 'http://b/v1']) =>
     ModelConfig.parse({ id: 'm', engine: { type: 'openai', base_urls }, ...fields })
   const [several, off, single] = [model({}), model({ affinity: 'off' }), model({ fallbacks: ['n'] }, ['http://a/v1'])]

@@ -262,7 +262,7 @@ describe('a Responses API upstream behind a Sluice server', () => {
     expect(JSON.parse(call?.arguments ?? '')).toEqual(WEATHER_ARGUMENTS)
   })
 
-  test('also serves chat completions and messages, without the parameter stop', async () => {
+  test('serves chat completions and messages, and refuses the parameter stop with status 400', async () => {
     const messages = [{ role: 'user' as const, content: 'get_weather, please' }]
     const tools = [{ type: 'function' as const, function: tool }]
     const chat = await openai.chat.completions.create({ model: 'far', messages, tools })

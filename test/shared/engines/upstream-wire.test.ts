@@ -799,7 +799,7 @@ describe('a streamed or whole response of an Anthropic upstream', () => {
 describe('the token count of an upstream', () => {
   const request = ask({ dialect: 'anthropic', max_tokens: 5, tools: [WEATHER] })
 
-  test('is requested from an Anthropic upstream with the prompt in its own format', async () => {
+  test('is requested from an Anthropic upstream with the prompt in the format of the Messages API', async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({ input_tokens: 14 }))
     await using engine = engineOn('anthropic', upstream.url)
     expect(await engine.countTokens?.(request, options())).toBe(14)

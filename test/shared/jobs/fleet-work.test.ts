@@ -10,7 +10,7 @@ it('a pool needs the slots of its running jobs, and enough slots to finish its q
   expect(slotsNeeded([])).toBe(0)
 })
 
-it('the estimated time to empty a queue is computed from the measured job duration, or unknown if none was measured', () => {
+it('the estimated time to empty a queue is computed from the measured job duration, or unknown if no job was measured', () => {
   expect(secondsToEmpty([{ queued: 100, running: 4, seconds: 2 }], 4)).toBe(50)
   expect(secondsToEmpty([{ queued: 0, running: 4, seconds: undefined }], 0)).toBe(0)
   expect(secondsToEmpty([{ queued: 1, running: 0, seconds: undefined }], 4)).toBeUndefined()

@@ -28,7 +28,7 @@ describe('a hostile JSON schema', () => {
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('yields a small value and a small grammar, or an error, even if it is random', () => {
+  test('yields a small value and a small grammar, or an error, even if the schema is generated at random', () => {
     fc.assert(
       fc.property(arbitrarySchema(), (schema) => {
         expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)

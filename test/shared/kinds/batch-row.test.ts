@@ -6,7 +6,7 @@ const lineOf = (body: object) => ({ custom_id: 'a', response: { status_code: 200
 const VECTOR = Array.from({ length: 2_000 }, (_, nth) => nth / 7)
 const VECTORS = { data: [{ embedding: VECTOR }, { embedding: VECTOR }] }
 
-it('the cell of a result without text contains the result as JSON, unless the JSON exceeds the cell limit', async () => {
+it('the answer cell of a batch row contains JSON if the result has no text, unless the JSON exceeds the cell limit', async () => {
   const text = JSON.stringify(VECTORS)
   const answerOf = async (body: object, charsMax: number) =>
     (await runYielding(batchRowIn(lineOf(body), { charsMax, instead: 'too large' })))?.answer
@@ -16,7 +16,7 @@ it('the cell of a result without text contains the result as JSON, unless the JS
   expect(await answerOf({ text: 'long text' }, 1)).toBe('long text')
 })
 
-it('the cell of an embedding of one input contains the vector', () => {
+it('the answer cell of a batch row contains the vector if the result is an embedding of one input', () => {
   expect(batchRowOf(lineOf({ data: [{ embedding: [0.5, -1] }] }))?.answer).toBe('[0.5,-1]')
 })
 

@@ -348,7 +348,7 @@ describe('the reader of web pages', () => {
   test.each([
     ['of another type', 'unsupported_media_type', 200, 'application/octet-stream'],
     ['with an error status', 'not_found', 404, 'text/html'],
-  ])('reads nothing of an endless page %s', async (_, code, status, type) => {
+  ])('fails without reading the body of an endless page %s', async (_, code, status, type) => {
     site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': type }, status) })
     await expect(read()).rejects.toMatchObject({ code })
   })

@@ -334,7 +334,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
     })
 
-    it('still finish with a partial result after three concurrent cancels', async () => {
+    it('finish with a partial result even after three concurrent cancels', async () => {
       const run = await running(store, partial)
       const moved = await Promise.all([1, 2, 3].map(() => store.cancel(TENANT, run.id, 'once')))
       expect(moved.filter(Boolean)).toMatchObject([{ events: [{ type: 'job.cancelling', data: { partial: true } }] }])

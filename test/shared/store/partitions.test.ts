@@ -33,7 +33,7 @@ describe.skipIf(!postgres)('the daily partitions in Postgres', () => {
     expect(await partitions(database)).toEqual(days(5 + 5 * ROUNDS))
   })
 
-  it('are dropped without an error by concurrent starts and schedulers', async () => {
+  it('are dropped without an error if several processes start and purge at the same time', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()
     await database.advance(10 * DAY_MS)

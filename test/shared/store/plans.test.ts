@@ -125,7 +125,7 @@ async function connect(url: string): Promise<Client & AsyncDisposable> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', () => {
+describe.skipIf(!postgres)('the write of ledger entries for 1,000 ended jobs in Postgres', () => {
   it('reads a number of rows proportional to the number of jobs', { timeout: 60_000 }, async () => {
     const jobs = 1_000
     await using database = await openPostgresDatabase(postgres ?? '')

@@ -229,7 +229,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     }
   })
 
-  it('is paged from the oldest request on', async () => {
+  it('can be paged from the oldest request to the newest', async () => {
     const all = Array.from({ length: 5 }, (_, nth) => row(`req_${nth}`, { sdkRetry: 1, endedAtMs: now - 500 + nth }))
     await store.requests.add(all)
     const query = { project: 'alice', sdkRetry: 1, isOldestFirst: true, limit: 3 }
@@ -356,7 +356,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect((await list()).rows).toMatchObject([{ id: lineId, jobId: lineId, batchId: batch.id }])
   })
 
-  it('has no row of a durable job if the request log is turned off', async () => {
+  it('has no row of a durable job that ended while the log was turned off', async () => {
     await store.complete(await running(store, { requestId: 'req_1' }), { result: 1 })
     await enterEnded(store.usage, MODELS, { isLogged: false })
     expect(await ids()).toEqual([])

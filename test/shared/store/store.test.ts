@@ -775,7 +775,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(started[0]?.job.published_at_ms).toBeGreaterThan(base)
     })
 
-    it('publish a job that stays queued again once per interval', async () => {
+    it('publish a job again once per interval while it stays queued', async () => {
       const old = newJob({ request: 'old' })
       await store.create(old)
       await running(store)

@@ -17,7 +17,7 @@ it.each([
   expect([windows?.unit, textOf(windows?.now), textOf(windows?.before)]).toEqual([unit, now, before])
 })
 
-it('there is no comparison without a full day or hour, or with hours that are not stored any more', () => {
+it('there is no comparison without a full day or hour, or if the hours before are no longer stored', () => {
   expect(windowsOf({ from: '2030-03-21', to: '2030-03-22' }, NOW, '2030-03-13')).toBeUndefined()
   expect(windowsOf({ from: '2030-03-13T02', to: '2030-03-14T02' }, NOW, '2030-03-13')).toBeUndefined()
 })

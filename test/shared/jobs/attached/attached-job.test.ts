@@ -48,7 +48,7 @@ describe('an attached job', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('without streaming has no first output if the attempt ends after it sent its usage', () => {
+  it('without streaming has no time of first output if the attempt sends only its usage before it ends', () => {
     for (const end of [
       { type: 'failed', error: { code: 'upstream_error', message: '', param: null } },
       { type: 'handed_back' },

@@ -416,7 +416,7 @@ describe('the attached jobs of an ingress', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('are cancelled again at a worker that starts them after the cancellation', async () => {
+  it('are cancelled at a worker that starts them after the first cancel message was sent', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)
@@ -576,7 +576,7 @@ describe('the attached jobs of an ingress', () => {
     expect(order).toEqual([0, 1, 2, 3, 5])
   })
 
-  it('stay queued in the ingress during an outage of the broker, which refuses new jobs', async () => {
+  it('stay queued in the ingress during an outage of the broker, while new jobs are refused', async () => {
     let isReachable = true
     const away = new Proxy(broker, {
       get(target, name) {

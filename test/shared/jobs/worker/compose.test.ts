@@ -166,7 +166,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   const types = async (id: string) => (await store.listEvents(ALL_TENANTS, id, 0, 100)).map(({ type }) => type)
   const children = async (id: string) => await store.listChildren(ALL_TENANTS, id)
 
-  it('run each step once, occupy no slot while child jobs run, and return all results', async () => {
+  it('run each step once, and occupy no slot while child jobs run', async () => {
     await openWorker(1)
     const id = await submit({ steps: 3, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
     expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0, children: 3, steps: 4 })
@@ -363,7 +363,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
   })
 
-  it('are deleted together with their children; the purge deletes grandchildren', async () => {
+  it('are deleted together with their children, and a later purge deletes the grandchildren', async () => {
     await openWorker()
     const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
     const part: Plan = { steps: 1, children: lines }
@@ -379,7 +379,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
 
-  it('are deleted with their children and steps; the deletion of a single child is refused', async () => {
+  it('are deleted with their children and steps, although a single child cannot be deleted', async () => {
     await openWorker()
     const id = await submit({ steps: 2, children: [{ text: 'a', isHeld: true }, { text: 'b' }] })
     const b = await until(async () => (await children(id)).find(({ state }) => state === 'completed'))

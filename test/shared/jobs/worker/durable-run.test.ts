@@ -309,7 +309,7 @@ describe('the run of a durable job', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
-  it('adds up the tokens of its attempts, also if it ends without a result', async () => {
+  it('adds up the tokens of its attempts, even if the job ends without a result', async () => {
     const usage = { input_tokens: 10, output_tokens: 5 }
     const first = await claim()
     void first.run.event({ type: 'usage', usage })

@@ -134,7 +134,7 @@ const kinds = [
 ] as const
 
 describe.each(kinds)('%s on a worker with several models', (_, submit) => {
-  it('use every slot, but no extra slots, if only one model has work', async () => {
+  it('use all slots of the worker, and no more, if only one model has work', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
@@ -144,7 +144,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
   })
 
   it.each(ways)(
-    'release slots to a second model, and use all slots again after its last job (first model %s, second model %s)',
+    'release slots to a second model, and use all slots again after the last job of that model (first model %s, second model %s)',
     async (first, second) => {
       await submit(first, 3 * SLOTS)
       await until(() => runs(first) === SLOTS)
@@ -159,7 +159,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     },
   )
 
-  it('run in extra slots if another model hangs in every slot', async () => {
+  it('run in additional slots if calls of another model hang in every slot', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await submit('b', 6)

@@ -164,7 +164,7 @@ describe('durable jobs of a model with a low limit', () => {
     await until(async () => (await store.depth()).length === 0)
   })
 
-  it('have the tokens until their end if they fail without a result, also without streaming', async () => {
+  it('that fail have the token counts of all output until the failure, even without streaming', async () => {
     const run = async function* () {
       yield { type: 'start', input_tokens: 7 }
       yield { text: 'word'.repeat(10), apart: true }

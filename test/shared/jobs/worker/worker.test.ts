@@ -201,7 +201,7 @@ describe('a worker', () => {
     expect(textOfEvents(events)).toBe('hello')
   })
 
-  it('sends the usage of a job without streaming that fails, but not its output', async () => {
+  it('sends the usage, but not the output, of a failed job without streaming', async () => {
     const start = { type: 'start', input_tokens: 7, duration: 3, apart: true }
     const run = async function* () {
       yield start
@@ -449,7 +449,7 @@ describe('the drain of a worker', () => {
     expect(said('a').at(-1)).toBe('handed_back')
   })
 
-  it('also happens when the worker is closed', async () => {
+  it('starts when the worker is closed, and requeues the running jobs', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)

@@ -140,7 +140,7 @@ describe('the subtitles of a transcript', () => {
     expect(await encodeVtt([{ ...odd, words: [] }])).toContain(odd.text)
   })
 
-  test('contain a segment of more than an hour in one piece', async () => {
+  test('show a segment without word times as one subtitle, even if the segment lasts more than an hour', async () => {
     expect(await cuesOf([withoutWords(LONG.repeat(400), 0, 5_000)])).toHaveLength(1)
   })
 
