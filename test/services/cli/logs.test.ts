@@ -79,7 +79,7 @@ describe('sluice logs', () => {
     expect(csv.slice(1).map((line) => line.split(',')[0])).toEqual([ids[0]])
   })
 
-  it('prints a batch as one row with its counts, and its lines with --batch-lines', async () => {
+  it('prints a batch as one row with its counts, and with --batch-lines prints one row per line of the batch', async () => {
     const paramsOf = (content: string) => ({
       params: { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content }] },
     })

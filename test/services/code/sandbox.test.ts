@@ -132,7 +132,7 @@ it('a code run is not retried after its output was streamed', async () => {
   expect(runs).toBe(1)
 })
 
-it('the code worker opens a new sandbox if the current one cannot start runs', async () => {
+it('the code worker opens a new sandbox if the current sandbox cannot start runs', async () => {
   let opened = 0
   const dying = scriptedAdapter(() => {
     if (opened === 1) throw new ServiceError('sandbox_unavailable', 'The daemon is gone.')

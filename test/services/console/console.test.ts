@@ -257,7 +257,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await Promise.all([caller, operator].map((page) => page.context().close()))
   })
 
-  it('shows dead letters with their reasons, and requeues one after a preview', async () => {
+  it('shows dead letters with their reasons, and requeues a dead letter after a preview', async () => {
     await deadLetter(admin, ['not a job', letter({ kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }), letter()])
     const page = await openTab('op')
     await page.getByRole('link', { name: 'Dead letters', exact: true }).click()

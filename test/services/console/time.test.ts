@@ -29,7 +29,7 @@ it('the console formats a time with its time zone', () => {
   expect(minuteText(1_800_000_000).endsWith(zone)).toBe(true)
 })
 
-it('the console formats dates alike in every browser', () => {
+it('the console formats a date in the same form in every browser', () => {
   // The console shows local times, so the test accepts both days that this time can have in any time zone.
   expect(minuteText(1_800_000_000)).toMatch(/^1[45] Jan 2027, \d\d:\d\d /)
   expect(dateText(1_800_000_000)).toMatch(/^1[45] Jan 2027$/)

@@ -34,7 +34,7 @@ async function startWithJobs(): Promise<{ admin: Admin; running: string; waiting
   return { admin, running, waiting, theirs }
 }
 
-it('sluice top --once prints the jobs of all projects for an admin key, and of one project for other keys', async () => {
+it('sluice top --once prints the jobs of all projects for an admin key, and the jobs of one project for any other key', async () => {
   const { admin, running, waiting, theirs } = await startWithJobs()
   const topAs = (user: string) => topWith(admin.stack.url, secretOf(user))
   const read = async (user: string, ...args: string[]) => {
