@@ -102,7 +102,7 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(2)
     })
 
-    it('a durable embeddings job stores a response that is equal to that of a synchronous call', async () => {
+    it('a durable embeddings job stores a response that is equal to the response of a synchronous call', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: ['one', 'two'], encoding_format: 'base64' }

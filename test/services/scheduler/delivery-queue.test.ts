@@ -55,7 +55,7 @@ describe('the queue of webhook deliveries', () => {
     expect([of(sent, 'a'), of(sent, 'b')]).toEqual([2, 2])
   })
 
-  it('limits the queued deliveries to a slow host, and delays further ones by increasing times', () => {
+  it('limits the queued deliveries to a slow host, and delays further deliveries by increasing times', () => {
     const queue = new DeliveryQueue()
     added(queue, 4, 'a', 'slow.example')
     for (const one of sendable(queue)) {

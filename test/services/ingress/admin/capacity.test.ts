@@ -20,7 +20,7 @@ it('the capacity of a worker is the sum of the limits of its models', () => {
   expect(of(['small', 'large'], { 'generate small': 2, 'generate large': 32 })).toBe(34)
 })
 
-it('the capacity of a worker counts a model with aliases once, and no model outside the catalogue', () => {
+it('the capacity of a worker counts a model with aliases once, and excludes models outside the catalogue', () => {
   expect(of(['small', 'tiny', 'word-list'], { 'generate small': 2 })).toBe(2)
 })
 

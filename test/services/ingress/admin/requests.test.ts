@@ -373,7 +373,7 @@ describe('the request log', () => {
     expect((await list('op', '?key=bob&status=2xx&min_duration_ms=0')).data.map(({ id }) => id)).toEqual([other.id])
   })
 
-  it('counts failed requests by code, model, project and key, also as CSV', async () => {
+  it('counts failed requests by code, model, project and key, in JSON and in CSV', async () => {
     const complete = async (prompt: string, more: object) => {
       const response = await door.as('bob').post('/v1/completions', { prompt, ...more })
       await response.text()

@@ -76,7 +76,7 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('waits until the circuit breaker lets a call pass, whether Sluice has tried the call or not', async () => {
+  it('waits until the circuit breaker permits a call, whether or not Sluice sent the failed call to the upstream', async () => {
     const body = { model: 'broken', messages: messages('x') }
     // The two attempts of the first call open the circuit. Sluice refuses the second call without an attempt.
     for (const call of ['first', 'second']) {

@@ -281,7 +281,7 @@ describe('batches', () => {
   it.each([
     { when: 'continue a download in the result file', first: ['big'], isCut: false },
     {
-      when: 'cut a download that has left out the requests of a running part',
+      when: 'cut a download that lacks the requests of a child job that was still running',
       first: ['held', 'failing'],
       isCut: true,
     },

@@ -104,7 +104,7 @@ describe('the key file', () => {
     expect(keys.find(secret)?.id).toBe('key_first')
   })
 
-  it('is read again if the file changes or is deleted, even right after the start', async () => {
+  it('is reloaded after its change or deletion, even right after the start', async () => {
     const { keys, path } = await openKeys()
     const first = keys.created as string
     writeFileSync(path, JSON.stringify({ keys: [storedKey('sk-changed')] }))
@@ -253,7 +253,7 @@ describe('the tokens of a durable job', () => {
 describe('the concurrency limit of a key', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 
-  it('refuses further calls, and admits calls again when one has ended', async () => {
+  it('refuses further calls, and admits a call when a running call has ended', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
     expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])

@@ -267,7 +267,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.ended(job.id)).toMatchObject({ status: 'completed', metadata: { is: 'left' } })
   })
 
-  it('a durable job has the metadata of the submission, or else of the chat body', async () => {
+  it('a durable job has the metadata of the submission, or the metadata of the chat body if the submission has none', async () => {
     const outer = await service.submit(say('x', { metadata: { in: 'body' } }), { metadata: { run: '7', ünï: 'ç' } })
     const inner = await service.submit(say('x', { metadata: { in: 'body' } }))
     expect(outer.metadata).toEqual({ run: '7', ünï: 'ç' })

@@ -507,7 +507,7 @@ describe('the API key of a WebSocket', () => {
 })
 
 describe('an ingress with WebSockets that drains', () => {
-  it('announces the drain, completes running requests, refuses new ones, and closes with 1012', async () => {
+  it('announces the drain, completes running requests, refuses new requests, and closes with 1012', async () => {
     const own = await startStack({ settings: { DRAIN_MS: '5000' } })
     using client = await openWs(own)
     client.chat('r1', '!echo tokens=10 delay_ms=30')
