@@ -27,7 +27,7 @@ interface Ending {
 
 // Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('after a worker is killed, retries its calls without output and ends its streams with an error frame', async () => {
+  it('retries calls without output if their worker is killed, and ends begun streams with an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     // One worker has too few slots for all calls. Both workers therefore run streamed calls and calls without streaming.

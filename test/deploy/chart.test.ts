@@ -71,7 +71,7 @@ describe('the Helm chart', () => {
     expect(strangeVariables(names)).toEqual([])
   })
 
-  it('has every role, in its values and their schema', () => {
+  it('has every role in its values and in the schema of the values', () => {
     const Schema = z.object({
       properties: z.object({ roles: z.object({ properties: z.record(z.string(), z.unknown()) }) }),
     })
@@ -80,7 +80,7 @@ describe('the Helm chart', () => {
     expect(Object.keys(Values.parse(fileOf(join(CHART, 'values.yaml'))).roles).sort()).toEqual([...ROLES].sort())
   })
 
-  it('has models that a worker accepts, in its values and in each example', () => {
+  it('names only models that a worker accepts, in its values and in each example', () => {
     const models = [join(CHART, 'values.yaml'), ...EXAMPLES].flatMap((path) => Values.parse(fileOf(path)).models)
     const directory = mkdtempSync(join(tmpdir(), 'sluice-chart-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))

@@ -118,7 +118,7 @@ describe('the glossary', () => {
     text,
   }))
 
-  it('has at most 60 terms, and explains each one once, in one or two sentences', () => {
+  it('has at most 60 terms, and explains each term once, in one or two sentences', () => {
     expect(entries.length).toBeGreaterThan(30)
     expect(entries.length).toBeLessThanOrEqual(60)
     expect(new Set(entries.map(({ term }) => term.toLowerCase())).size).toBe(entries.length)
