@@ -124,7 +124,11 @@ export const JobInputAnswer = z.object({
   object: z.literal('job.input'),
   endpoint: z.string(),
   model: z.string(),
-  input: z.unknown().describe('Input in the internal format of the job kind. null if truncated'),
+  input: z
+    .unknown()
+    .describe(
+      'Body of the request as the caller sent it. An uploaded file is shown as its SHA-256 hash. null if truncated, or if a parent job made the request',
+    ),
   input_cut: Truncated.nullable().describe(
     'Beginning of an input that is too large for `input`. null: `input` is complete',
   ),

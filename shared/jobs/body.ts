@@ -112,10 +112,7 @@ export async function fetchBodyWithin(
   }
 }
 
-export async function bytesOfBody(
-  { blob, history }: Pick<JobEnvelope, 'blob' | 'history'>,
-  blobs: Blobs,
-): Promise<number> {
+async function bytesOfBody({ blob, history }: Pick<JobEnvelope, 'blob' | 'history'>, blobs: Blobs): Promise<number> {
   const own = blob === undefined ? 0 : await blobs.size(blob)
   return (history?.segments ?? []).reduce((sum, { bytes }) => sum + bytes, own)
 }
@@ -127,6 +124,37 @@ async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))
+}
+
+/** Maximum characters of a caller's request that a job stores. A longer request is stored as its beginning only. */
+const INPUT_CHARS_MAX = 64 * 1024
+const BEGINNING_CHARS = 16 * 1024
+
+/**
+ * Returns the JSON text that a job stores of the request of its caller: the fields `input` and `input_cut` of GET /v1/jobs/{id}/input. The
+ * internal form of the request cannot take its place, because decoding drops fields and adds defaults.
+ */
+export function inputText(sent: unknown): string | Promise<string> {
+  return isSmall(sent) ? wholeInput(JSON.stringify(sent) ?? 'null') : runYielding(inputTextOf(writeJson(sent)))
+}
+
+function* inputTextOf(pieces: Generator<string>): Generator<undefined, string> {
+  let text = ''
+  let length = 0
+  for (const piece of pieces) {
+    if (length <= INPUT_CHARS_MAX) text += piece
+    length += piece.length
+    yield
+  }
+  if (length <= INPUT_CHARS_MAX) return wholeInput(text)
+  return JSON.stringify({
+    input: null,
+    input_cut: { beginning: text.slice(0, BEGINNING_CHARS).toWellFormed(), length },
+  })
+}
+
+function wholeInput(json: string): string {
+  return `{"input":${json},"input_cut":null}`
 }
 
 export async function storeRequest(

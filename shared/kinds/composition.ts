@@ -31,6 +31,8 @@ export interface ChildJob {
   readonly pool: PoolName
   readonly model: string
   readonly body: unknown
+  /** The request as a caller sent it, such as a line of a batch. Undefined if the parent made the request. */
+  readonly sent?: unknown
   readonly encode?: Partial<EncodeContext> | undefined
   readonly metadata?: Readonly<Record<string, string>>
   /** Time from now until the child's deadline, in ms. At most the remaining time of the parent. */

@@ -114,6 +114,8 @@ export interface NewChild {
   readonly traceparent?: string | undefined
   /** Body of the child job, or the key of the blob that contains the body. */
   readonly request: unknown
+  /** JSON text of the input as a caller sent it. Undefined if the parent made the request. */
+  readonly input?: string | undefined
   readonly metadata?: Readonly<Record<string, string>> | undefined
   /** Time from now until the child's deadline, in ms. Default and maximum: the remaining time of the parent. */
   readonly deadlineInMs?: number | undefined

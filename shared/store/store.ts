@@ -200,6 +200,7 @@ export interface JobReads {
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
   /** Stored requests of these jobs by id. Null for a request of more than `bytesMax` bytes. */
   findRequests(scope: Scope, ids: readonly string[], bytesMax: number): Promise<Map<string, unknown>>
+  findInput(scope: Scope, id: string): Promise<{ request: unknown; input: unknown } | undefined>
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
    * Lists jobs without erased jobs, newest first unless `order` is asc. For one tenant, the cost depends only on the size of the page. For
@@ -256,6 +257,8 @@ export interface NewJob {
   readonly model: string
   /** Body of the job, or the key of the blob that contains the body. */
   readonly request: unknown
+  /** JSON text of the input as its caller sent it (`inputText` in shared/jobs/body.ts). Undefined if another job submits the job. */
+  readonly input?: string | undefined
   /** Time in ms from acceptance, or from `runAtMs`, until the deadline. */
   readonly deadlineInMs: number
   /** Maximum wait before the first start, in ms. Default: until the deadline. */

@@ -187,11 +187,12 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     timeoutMs: windowMs,
     partialMs: BATCH_WRAP_UP_MS,
   }
+  const submitted = { sent: asked.body }
   const tenant = projectIdOf(key)
   await countInput(context, tenant, { input, bytes: asked.inputBytes, windowMs })
   call.storage.stored()
   try {
-    const { job, isReplay } = await createJob(context, call, { path, kind: batch }, prepared, asked.body, {
+    const { job, isReplay } = await createJob(context, call, { path, kind: batch }, prepared, submitted, {
       idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
       isAsync: true,
       deadlineInMs: windowMs + BATCH_WRAP_UP_MS,

@@ -16,6 +16,7 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { formatOf } from '#services/ingress/body/body.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
+import { inputText } from '#shared/jobs/body.ts'
 import { type DurableJobs, isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { type AwaitedJob, isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { preparingText } from '#shared/jobs/peers.ts'
@@ -72,7 +73,14 @@ export function answerDurable(
     .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
       const wanted = { idempotencyKey, isAsync, ...more }
-      const creating = createJob(context, call, endpoint, prepared, options.joinedWith(body), wanted)
+      const creating = createJob(
+        context,
+        call,
+        endpoint,
+        prepared,
+        { sent: body, whole: options.joinedWith(body) },
+        wanted,
+      )
       return creating.catch((error: unknown) => {
         CallBodies.refused(context, call, endpoint.kind, body)
         throw error
@@ -193,6 +201,13 @@ async function sendRecorded(
   await sendStream(reply, output, storedOutputStream(job.endpoint), { waitsFor })
 }
 
+interface AskedBody {
+  /** Body of the call of the endpoint, which the job stores as its input. */
+  readonly sent: unknown
+  /** Body with the job options, for the fingerprint of the idempotency key. Default: `sent`. */
+  readonly whole?: unknown
+}
+
 /**
  * Creates a job, or finds the job that an equal call created with the same idempotency key (docs/internals/protocol.md,
  * Idempotency). Afterwards, the memory reserved for the body is released.
@@ -205,7 +220,7 @@ export async function createJob(
   call: Call,
   endpoint: Pick<JobEndpoint, 'path' | 'kind'>,
   prepared: PreparedCall,
-  body: unknown,
+  { sent, whole = sent }: AskedBody,
   options: DurableOptions,
 ): Promise<{ job: DurableJob; isReplay: boolean }> {
   const jobs = requireJobs(context)
@@ -223,8 +238,9 @@ export async function createJob(
     attachmentBytes: call.storage.bytes,
     endpoint: endpoint.path,
     traceparent: call.traceparent,
+    input: await inputText(sent),
   }
-  const key = await idempotencyOf(idempotencyKey, call, body, context.config.jobRetentionMs)
+  const key = await idempotencyOf(idempotencyKey, call, whole, context.config.jobRetentionMs)
   const created = await createWithUploads(call, prepared, async () => {
     const first = await context.submitQueue.run(spec.tenant, () => jobs.create(spec, key), call.reply.disconnected)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first

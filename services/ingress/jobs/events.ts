@@ -1,9 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import type { StoredRequest } from '#schemas/job.ts'
 import { type Call, type IngressContext, type Reply, sendFrames } from '#services/ingress/calls/call.ts'
 import { eventObject, findJob, jobNotFound, queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
-import type { Blobs } from '#shared/blobs/blobs.ts'
-import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
@@ -99,50 +96,17 @@ function positionOf(call: Call): Position {
   throw new ServiceError('invalid_value', 'Last-Event-ID must be the number of an event.', { param })
 }
 
-/** Maximum bytes of JSON in the answer. If the input is longer, then the answer contains only its beginning. */
-const INPUT_BYTES_MAX = 256 * 1024
-const EXCERPT_CHARS = 16 * 1024
-const BYTES_PER_CHAR = 3
-
-/** Fields of the stored body that Sluice added. The answer leaves them out. */
-const OWN_FIELDS: ReadonlySet<string> = new Set(['rights', 'affinity'])
-
-interface InputView {
-  readonly input: unknown
-  readonly input_cut: { readonly beginning: string; readonly length: number } | null
-}
-
 /**
- * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind (`schemas/kinds/`) instead of the form of
- * the API. Only the project of the job may read the input. The input is deleted together with the job.
+ * GET /v1/jobs/{id}/input: the request as its caller sent it. Only the project of the job may read the input. The input is deleted together with
+ * the job.
  *
- * @throws ServiceError `job_not_found`; `internal_error` if the blob of the input is missing
+ * @throws ServiceError `job_not_found`
  */
 export async function getInput(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant, endpoint, model } = await findJob(requireJobs(context), call)
-  const content = await context.store?.findContent(tenant, id)
-  if (!content) throw jobNotFound(id)
-  const { attachments = [], ...request } = readStored(content.request)
-  const shown = await inputOf(context.blobs, request)
-  await call.reply.whole({ id, object: 'job.input', endpoint, model, ...shown, attachments: attachments.length })
-}
-
-async function inputOf(blobs: Blobs, request: StoredRequest): Promise<InputView> {
-  const length = await bytesOfBody(request, blobs)
-  const blob = request.history?.segments[0]?.blob ?? request.blob
-  if (blob === undefined || length <= INPUT_BYTES_MAX) {
-    return { input: withoutOwn(await fetchBody(request, blobs)), input_cut: null }
-  }
-  const pieces: Buffer[] = []
-  for await (const piece of await blobs.open(blob, { start: 0, end: EXCERPT_CHARS * BYTES_PER_CHAR })) {
-    pieces.push(piece as Buffer)
-  }
-  // The bytes are decoded before the text is truncated, because truncated bytes could split a character.
-  const beginning = Buffer.concat(pieces).toString().slice(0, EXCERPT_CHARS).toWellFormed()
-  return { input: null, input_cut: { beginning, length } }
-}
-
-function withoutOwn(body: unknown): unknown {
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) return body
-  return Object.fromEntries(Object.entries(body).filter(([name]) => !OWN_FIELDS.has(name)))
+  const stored = await context.store?.findInput(tenant, id)
+  if (!stored) throw jobNotFound(id)
+  const { attachments = [] } = readStored(stored.request)
+  const sent = stored.input ?? { input: null, input_cut: null }
+  await call.reply.whole({ id, object: 'job.input', endpoint, model, ...sent, attachments: attachments.length })
 }

@@ -72,7 +72,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   }
   // Job options in headers change the fingerprint of the Idempotency-Key, like options in the body.
   const whole = jobOptions.isOfHeaders ? { ...(body as object), ...jobOptions.fields } : body
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, options)
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, { sent: inner, whole }, options)
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
 }

@@ -53,7 +53,8 @@ export const JOBS: Operations = {
   },
   'GET /v1/jobs/:id/input': {
     ...{ id: 'getJobInput', tag: 'Jobs', guide: 'jobs', summary: 'Retrieve the input of a job' },
-    description: "The input in the service's internal format. A large input is truncated.",
+    description:
+      'Returns the body of the request as the caller sent it, so that it can be sent again. A body above 65,536 characters is truncated.',
     answers: ok('The input.', 'JobInput'),
   },
   'GET /v1/jobs/:id/events': {

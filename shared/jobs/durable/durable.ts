@@ -139,6 +139,7 @@ export class DurableJobs {
     const own = request.blob === undefined ? [] : [request.blob]
     const blobBytes = (holding?.bytes ?? 0) + (spec.attachmentBytes ?? 0)
     if (request.blob === undefined) await holding?.grow(JSON.stringify(request).length)
+    await holding?.grow(spec.input?.length ?? 0)
     const created = await this.#dropBlobsOnError(
       own,
       () => this.#createWithRetry(id, { ...spec, blobBytes }, request, key),
@@ -267,7 +268,7 @@ export class DurableJobs {
     key: IdempotencyKey | undefined,
   ): Promise<Created> {
     const { id } = job
-    const content = await this.#store.findContent(scope, id)
+    const content = await this.#store.findInput(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
     await this.#quota.require(job)
@@ -276,7 +277,8 @@ export class DurableJobs {
       using holding = this.#options.storage?.open(job.tenant)
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
-      const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
+      const input = content.input === null ? undefined : JSON.stringify(content.input)
+      const spec = { ...repeatOf(job, body, request.encode), input, attachments: copies, attachmentBytes, ...more }
       // A replay of a replay replays the original job, because only the original job has child jobs.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })

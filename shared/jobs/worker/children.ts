@@ -11,7 +11,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { storeRequest } from '#shared/jobs/body.ts'
+import { inputText, storeRequest } from '#shared/jobs/body.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
@@ -121,6 +121,7 @@ export class Children {
       deadlineInMs,
       metadata,
       request,
+      input: child.sent === undefined ? undefined : await inputText(child.sent),
       reservedNanos,
       blobBytes,
     }

@@ -63,7 +63,8 @@ export async function submitChild(
     child_metadata: JSON.stringify(child.metadata ?? {}),
     child_traceparent: child.traceparent ?? null,
     child_request: request,
-    child_request_bytes: Buffer.byteLength(request) + (child.blobBytes ?? 0),
+    child_input: child.input ?? null,
+    child_request_bytes: Buffer.byteLength(request + (child.input ?? '')) + (child.blobBytes ?? 0),
     child_deadline_in_ms: child.deadlineInMs === undefined ? null : Math.ceil(child.deadlineInMs),
     child_reserved_nanos: child.reservedNanos ? Math.ceil(child.reservedNanos) : null,
   }
@@ -132,12 +133,12 @@ export const SUBMIT: Transition = {
     (moved) => `
       INSERT INTO jobs (id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
         expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_events, request_id,
-        traceparent, request, depth, key_id, reserved_nanos, request_bytes)
+        traceparent, request, input, depth, key_id, reserved_nanos, request_bytes)
       SELECT :child_id, moved.tenant, moved.id, :child_pool, :child_kind, :child_endpoint, :child_model, moved.priority,
         CAST(0 = 1 AS boolean), 'queued', 1, now_ms(), ${CHILD_UNTIL}, ${CHILD_UNTIL}, now_ms(), now_ms(),
         moved.deadline_ms + ${GRACE_MS} - now_ms() + moved.retention_ms, :child_metadata, '[]', moved.request_id,
         COALESCE(CAST(:child_traceparent AS text), moved.traceparent),
-        :child_request, moved.depth + 1, (SELECT key_id FROM jobs AS parents WHERE parents.id = moved.id),
+        :child_request, :child_input, moved.depth + 1, (SELECT key_id FROM jobs AS parents WHERE parents.id = moved.id),
         CAST(:child_reserved_nanos AS bigint), CAST(:child_request_bytes AS bigint)
       FROM ${moved}`,
     (moved) => `

@@ -307,6 +307,11 @@ export class SqlStore implements Store {
     return new Map(rows.map(({ id, request }) => [String(id), jsonOf(request)]))
   }
 
+  async findInput(scope: Scope, id: string): Promise<{ request: unknown; input: unknown } | undefined> {
+    const [row] = await this.#db.run(statements.FIND_INPUT, { id, tenant: tenantOf(scope) })
+    return row && { request: await jsonSoon(row.request), input: await jsonSoon(row.input) }
+  }
+
   async findResultText(scope: Scope, id: string): Promise<string | null> {
     const [row] = await this.#db.run(statements.FIND_RESULT, { id, tenant: tenantOf(scope) })
     return typeof row?.result === 'string' ? row.result : null

@@ -62,6 +62,7 @@ export const FIND_PAST: Statement = {
 // plan that scans this whole index for each job.
 const UNERASED = `FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`
 export const FIND_CONTENT = readsTexts('find_content', ['request', 'result'], (texts) => `SELECT ${texts} ${UNERASED}`)
+export const FIND_INPUT = readsTexts('find_input', ['request', 'input'], (texts) => `SELECT ${texts} ${UNERASED}`)
 export const FIND_RESULT = readsTexts('find_result', ['result'], (text) => `SELECT ${text} ${UNERASED}`)
 
 export const FIND_KEY: Statement = {
@@ -180,7 +181,7 @@ export const SET_METADATA: Statement = {
 
 /** Erases the content of a job. Ids, states, times and counts remain. */
 export const ERASE_JOB = `
-  UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
+  UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, input = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
     request_bytes = 0, output_bytes = 0,
     webhook_url = NULL, webhook_events = '[]'
   WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED}
@@ -369,7 +370,7 @@ export interface Insert {
 
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
-  request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
+  request_id, traceparent, request, input, partial_ms, key_id, reserved_nanos, request_bytes`
 // Conflict clause of inserts. If the id exists, then the caller has repeated its request after a lost response, so nothing is inserted.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
@@ -384,7 +385,7 @@ export const CREATE: Insert = {
       CASE WHEN begin_ms > now_ms() THEN 'scheduled' ELSE 'queued' END, 1, begin_ms,
       begin_ms + CAST(:start_in_ms AS bigint), begin_ms + CAST(:deadline_in_ms AS bigint),
       CASE WHEN begin_ms > now_ms() THEN NULL ELSE now_ms() END, now_ms(), CAST(:retention_ms AS bigint), :metadata,
-      :webhook_url, :webhook_events, :request_id, :traceparent, :request, CAST(:partial_ms AS bigint), :key_id,
+      :webhook_url, :webhook_events, :request_id, :traceparent, :request, :input, CAST(:partial_ms AS bigint), :key_id,
       CAST(:reserved_nanos AS bigint), CAST(:request_bytes AS bigint)
     FROM ${from ? `${from}, LATERAL` : ''} (
       SELECT CASE WHEN CAST(:run_at_ms AS bigint) > now_ms() THEN CAST(:run_at_ms AS bigint) ELSE now_ms() END AS begin_ms
@@ -410,7 +411,7 @@ export const REDRIVE: Insert = {
     INSERT INTO jobs (${COLUMNS})
     SELECT :new_id, tenant, id, pool, kind, endpoint, model, priority, stream, 'queued', 1, now_ms(),
       now_ms() + deadline_in_ms, now_ms() + deadline_in_ms, now_ms(), now_ms(), retention_ms, metadata, webhook_url,
-      webhook_events, request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes
+      webhook_events, request_id, traceparent, request, input, partial_ms, key_id, reserved_nanos, request_bytes
     FROM (SELECT jobs.*, deadline_ms - created_at_ms AS deadline_in_ms FROM jobs WHERE id = :id) AS source
     WHERE tenant = coalesce(:tenant, tenant) AND state IN ('failed', 'cancelled', 'expired')
       AND erased_at_ms IS NULL AND purge_at_ms > now_ms() AND ${condition} ${ONCE}`,

@@ -104,6 +104,7 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.find(MANY_TENANT, middle)
   await store.find(ALL_TENANTS, middle)
   await store.findContent(MANY_TENANT, middle)
+  await store.findInput(MANY_TENANT, middle)
   await store.findResultText(MANY_TENANT, middle)
   await store.findRequests(MANY_TENANT, [middle], 1_024)
   await store.listEvents(MANY_TENANT, middle, 0, 100)

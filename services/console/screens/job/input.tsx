@@ -25,6 +25,8 @@ export function Input({ id }: { readonly id: string }) {
 
 function InputText({ jobInput }: { readonly jobInput: JobInput }) {
   const { input, input_cut: cut, attachments } = jobInput
+  if (input === null && !cut)
+    return <p class="dim">The parent job made this request. The steps of the parent show it.</p>
   const text = cut ? cut.beginning : JSON.stringify(input, null, 2)
   return (
     <>

@@ -194,6 +194,7 @@ async function childOf(
     pool,
     model: prepared.model,
     body: prepared.body,
+    sent: body,
     encode: prepared.encode,
     metadata: { custom_id: customId },
   }

@@ -41,6 +41,8 @@ CREATE TABLE jobs (
   request_id text,
   traceparent text,
   request text,
+  -- The request as its caller sent it, or the beginning of it (shared/jobs/body.ts). NULL: another job submitted this job.
+  input text,
   result text,
   -- Processes whose lease on this job expired, each followed by a space. A process that renews its lease later did not crash.
   lost_by text,
