@@ -55,14 +55,14 @@ describe('a page of the job list', () => {
     await expect(looking).rejects.toMatchObject({ code: 'invalid_request', param: 'after' })
     await expect(looking).rejects.toThrow('after=100000')
   })
+})
 
-  it('in the admin API is never empty while a later page contains jobs', async () => {
-    const pages = [[], [], [7], [8]]
-    const read = async (after: string | undefined) => {
-      const nth = Number(after ?? 0)
-      return { page: pages[nth] ?? [], next: nth + 1 < pages.length ? String(nth + 1) : null }
-    }
-    expect(await firstPage(undefined, read)).toEqual({ page: [7], next: '3' })
-    expect(await firstPage('1', async () => ({ page: [], next: null }))).toEqual({ page: [], next: null })
-  })
+it('a page of batches or dead letters in the admin API is empty only if no later page has an entry', async () => {
+  const pages = [[], [], [7], [8]]
+  const read = async (after: string | undefined) => {
+    const nth = Number(after ?? 0)
+    return { page: pages[nth] ?? [], next: nth + 1 < pages.length ? String(nth + 1) : null }
+  }
+  expect(await firstPage(undefined, read)).toEqual({ page: [7], next: '3' })
+  expect(await firstPage('1', async () => ({ page: [], next: null }))).toEqual({ page: [], next: null })
 })
