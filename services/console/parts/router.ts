@@ -22,19 +22,19 @@ addEventListener('click', (event) => {
 })
 
 /**
- * Keys of all lists. `/` focuses the search field of the screen. While a row has the focus, `j`, `k` and the arrow keys move between the rows.
+ * Keys of all lists. While a row has the focus, `j`, `k` and the arrow keys move between the rows. No single letter works without this focus
+ * (WCAG 2.1.4), because speech input would trigger such a key by accident.
  */
 addEventListener('keydown', (event) => {
   const { key, target, ctrlKey, metaKey, altKey } = event
-  const from = target as Element
-  if (ctrlKey || metaKey || altKey || from.closest('input, textarea, select, dialog, [role=menu]')) return
+  if (ctrlKey || metaKey || altKey) return
   const rows = [...document.querySelectorAll<HTMLElement>('main .row-link')]
-  const at = rows.indexOf(from as HTMLElement)
+  const at = rows.indexOf(target as HTMLElement)
   const next = at < 0 ? undefined : { ArrowDown: at + 1, j: at + 1, ArrowUp: at - 1, k: at - 1 }[key]
-  const found = key === '/' ? document.querySelector<HTMLElement>('main input[type=search]') : rows[next ?? -1]
+  const found = rows[next ?? -1]
   if (!found) return
   event.preventDefault()
-  found.focus({ preventScroll: key === '/' })
+  found.focus()
 })
 
 export function navigate(href: string, replaces = false): void {

@@ -84,7 +84,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.keyboard.press('j')
     await expect.poll(focused, { timeout: PAGE_MS }).toBe(scheduled)
     await page.keyboard.press('/')
-    await expect.poll(focused, { timeout: PAGE_MS }).toBe('Model')
+    expect(await focused()).toBe(scheduled)
     await page.setViewportSize({ width: 900, height: 800 })
     const age = await row(scheduled).locator('.made').boundingBox()
     expect((age?.x ?? 900) + (age?.width ?? 0), 'right edge of the age of a job').toBeLessThanOrEqual(900)

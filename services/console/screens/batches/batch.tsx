@@ -41,7 +41,9 @@ export function BatchScreen({ id }: { readonly id: string }) {
         id={id}
         title={shown?.metadata.name}
         state={shown && <Status status={shown.status} counts={countsOf(shown)} />}
-      />
+      >
+        {shown && <Actions batch={shown} isOwn={isOwn} refresh={refresh} />}
+      </DetailHead>
       <DetailState
         list="batches"
         what="batch"
@@ -50,15 +52,12 @@ export function BatchScreen({ id }: { readonly id: string }) {
         isLoaded={shown !== undefined}
       />
       {shown && (
-        <>
-          <Actions batch={shown} isOwn={isOwn} refresh={refresh} />
-          <div class="columns">
-            <div>
-              <Overview batch={shown} isOwn={isOwn} />
-            </div>
-            <Details fields={fieldsOf(shown)} />
+        <div class="columns">
+          <div>
+            <Overview batch={shown} isOwn={isOwn} />
           </div>
-        </>
+          <Details fields={fieldsOf(shown)} />
+        </div>
       )}
     </section>
   )
