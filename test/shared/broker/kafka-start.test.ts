@@ -44,7 +44,7 @@ async function startWithTls(directory: string): Promise<LocalKafka> {
 }
 
 /**
- * Connects to Kafka as a starting process does, which must fail.
+ * Connects to Kafka as a starting process does. The connection must fail.
  *
  * @returns The error message, and the time until the failure
  */

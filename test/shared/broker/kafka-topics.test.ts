@@ -11,7 +11,7 @@ import { type Stack, startStack, until } from '../../support/stack.ts'
 const kafka = inject('kafka') ?? ''
 const HOUR_MS = 3_600_000
 const WITHIN = { withinMs: 40_000 }
-/** Maximum duration of a call during the deletion. In this time, the loss of its reply must be detected and another worker must run it. */
+/** Maximum duration of a call during the deletion. If the reply of a call is lost, then another worker must run the call within this time. */
 const ANSWERED_MS = 30_000
 const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
 

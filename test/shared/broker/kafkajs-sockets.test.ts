@@ -39,7 +39,7 @@ async function connectTo(server: Server, sockets: BrokerSockets): Promise<Socket
   return socket
 }
 
-/** A view of the cluster in which the hung broker is fenced on demand, and which counts the requests for metadata. */
+/** A view of the cluster. The test can mark the hung broker as fenced (excluded by the controller), and reads the number of metadata requests. */
 function viewOf() {
   const view = { isHungFenced: false, asked: 0 }
   const isFenced = (_host: string, port: number) => view.isHungFenced && port === portOf(hung)

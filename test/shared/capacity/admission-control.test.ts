@@ -168,7 +168,7 @@ describe('admission control of an overloaded pool', () => {
   })
 })
 
-/** Admission control whose estimate for a model does not depend on earlier jobs. Each job ahead adds half of the given wait. */
+/** Admission control with a fixed wait estimate per model, which measures no jobs. With n jobs ahead, the estimate is n/2 times the given wait. */
 class FixedWaits extends AdmissionControl {
   readonly #waitsMs: Readonly<Record<string, number>>
 

@@ -95,7 +95,7 @@ it('the wait estimate uses only a tenth of the duration of a job that may have l
   expect(admission.everyMs(now, PLACES), 'expected interval after a job that may have loaded the model').toBeUndefined()
   now = ran(admission, 5, TAKES_MS, now)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
-  // After five minutes without a job, the model may have to be loaded again.
+  // After five minutes without a job, the next job may have to load the model again, so its long duration does not count.
   now = ran(admission, 1, 60_000, now + 301_000)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })

@@ -145,8 +145,8 @@ describe('admission control of a pool with two slots and slow calls', () => {
     pool.run(150_000)
     for (const call of pool.refused) {
       const start = pool.started.find((one) => one.call === call)
-      // Retry-After is chosen so that the caller returns when the estimated wait is 80 % of the maximum. The caller is then admitted, and waits
-      // in the queue for about that long.
+      // Retry-After is chosen so that the caller retries when the estimated wait is 80 % of the maximum. The caller is then admitted, and waits in
+      // the queue for about that long.
       const expectedMs = (call.toldMs[0] ?? 0) + START_MS * 0.8
       expect(call.toldMs).toHaveLength(1)
       expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeGreaterThan(1 / 1.5)

@@ -1,6 +1,6 @@
 /**
  * Seeded simulation of affinity while servers come and go: three workers place the calls of 40 conversations on four servers. Servers leave, return
- * and open their circuit breakers, and some calls share one key. Each deliberate defect must violate an invariant.
+ * and open their circuit breakers, and some calls share one key. Each deliberate defect must violate one of these invariants:
  *
  * 1. A call never goes to a server that is down while another one is up.
  * 2. While no server is loaded, a conversation stays on its server in all workers. A conversation moves only if that server is down, or to a server

@@ -23,7 +23,7 @@ function countsOf(keys: readonly string[], addresses: readonly Address[]): numbe
   return addresses.map(({ url }) => servers.filter((server) => server === url).length)
 }
 
-/** For each server: its number of conversations, divided by its share according to the weights. Returns the largest of these ratios; 1 is ideal. */
+/** Divides the number of conversations of each server by the number that the weights require. Returns the largest of these ratios; 1 is ideal. */
 function excessOf(counts: readonly number[], weights: readonly number[]): number {
   const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0)
   return Math.max(...counts.map((count, at) => (count * sum(weights)) / (sum(counts) * (weights[at] ?? 0))))

@@ -50,7 +50,7 @@ function open(options: Partial<BatcherOptions> = {}) {
     ended.catch(() => {})
     return { vectors, counted, ended }
   }
-  /** Waits until the engine receives its call with this number, from 0. */
+  /** Waits until the engine has received the call with this number. The first call has the number 0. */
   const call = (number: number) => until(() => engine.calls[number])
   return { engine, batcher, start, call }
 }

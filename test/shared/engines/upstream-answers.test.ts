@@ -95,7 +95,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
     expect([headers.get('retry-after'), headers.get('x-should-retry')]).toEqual([null, 'false'])
 }
 
-/** Sends a response back as part of the next request, with a result for each tool call. The service must accept it. */
+/** Sends a response back as part of the next request, with a result for each tool call. The service must accept this request. */
 async function checkAcceptedBack(name: string, way: Way, { body }: Got): Promise<void> {
   const again = await askFor(stack, name, way, NEXT_TURNS[way as keyof typeof NEXT_TURNS](JSON.parse(body)))
   expect([again.status, again.error], `status of the next call after ${body}`).toEqual([200, undefined])

@@ -6,7 +6,7 @@ import { findPythonEnv } from '../../support/processes/python.ts'
 const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
-// Tests engines with a server that others wrote, to check the assumptions that the scripted upstream makes about the two APIs.
+// Tests engines with a server that others wrote. The other tests use a server of this project, whose assumptions about the two APIs may be wrong.
 describe.skipIf(!bin)('the test server llm-katan', () => {
   let katan: Katan
   beforeAll(async () => {

@@ -46,7 +46,7 @@ async function startServer(run: (inFlight: () => number) => { first(): Promise<v
 /**
  * Makes calls with concurrent callers.
  *
- * @returns For each call of the second half: number of calls inside the server when it started
+ * @returns For each call of the second half: number of calls inside the server when this call started
  */
 async function load(server: Awaited<ReturnType<typeof startServer>>, callers: number, calls: number) {
   const model = { id: 'm1', engine: { type: 'openai', base_url: server.url, concurrency: MAX } }

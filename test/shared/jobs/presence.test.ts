@@ -63,7 +63,7 @@ function beatOf(boot: string): ControlRecord {
   return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
 }
 
-/** Wraps the broker, so that sending fails while `isDown` is true. Without `deliverLocal`, the broker behaves like a remote one. */
+/** Wraps the broker, so that sending fails while `isDown` is true. The wrapper has no `deliverLocal`, so that records pass through the channel. */
 function fragile(): { broker: Broker; isDown: boolean } {
   const state = { broker, isDown: false }
   state.broker = new Proxy(broker, {

@@ -19,8 +19,8 @@ const ZOD_EMAIL =
   "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"
 
 /**
- * Keywords of JSON Schema draft 2020-12. `enforced`: schemas whose grammar must generate only valid values. `refused`: schemas that must be
- * refused, with the path in the error.
+ * Keywords of JSON Schema draft 2020-12. `enforced`: schemas whose grammar must generate only valid values. `refused`: schemas that must be refused,
+ * with the path in the error. `isNote`: the keyword describes values without restricting them.
  */
 const KEYWORDS: Readonly<Record<string, { enforced?: Schema[]; refused?: [Schema, string][]; isNote?: true }>> = {
   $schema: { isNote: true },
@@ -305,8 +305,8 @@ describe('the grammar of a JSON schema', () => {
       } catch (error) {
         expect(error).toMatchObject({ code: 'invalid_value' })
       }
-      // Far below the converter's timeout of 10 s, because the CPU time may double on a busy machine. Without limits on schemas, these cases take
-      // minutes.
+      // The maximum is far below the converter's timeout of 10 s, because the CPU time may double on a busy machine. Without limits on schemas, these
+      // cases take minutes.
       expect(cpuMs() - startedMs).toBeLessThan(3_000)
     }
   })

@@ -7,8 +7,8 @@ import { describe, expect, test } from 'vitest'
 const execute = promisify(execFile)
 const CODE = fileURLToPath(new URL('../../../shared/sandbox/python/', import.meta.url))
 /**
- * Python program that evaluates the two filters on each call of standard input, as the kernel evaluates classic BPF. The stricter of the two
- * results counts.
+ * Python program that reads system calls from standard input, and evaluates the two filters on each call, as the kernel evaluates classic BPF. The
+ * stricter of the two results counts.
  */
 const MODEL = `
 import json, os, sys

@@ -49,7 +49,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     const call = { pool: 'embeddings', kind: 'embed', endpoint: '/v1/embeddings', model: 'm' } as const
     return { id: childJobId(run.id, key), ...call, request: { body: key }, ...changes }
   }
-  /** Creates a parent job with children and claims it. Also returns the next write of its attempt. */
+  /** Creates a parent job, claims the job and submits its children. The returned `run` has the number of the next write. */
   async function parentOf(count: number, changes: Partial<NewJob> = {}): Promise<{ run: HeldAttempt; ids: string[] }> {
     const run = await running(store, { priority: 'low', ...changes })
     const children = Array.from({ length: count }, (_, nth) => childOf(run, `${nth}`))

@@ -1,4 +1,4 @@
-/** Tests features that only the store on Postgres has: outages, use by several processes, partitions, and concurrent migrations. */
+/** Tests cases that only the store on Postgres has: outages, use by several processes, partitions, and concurrent migrations. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
@@ -384,7 +384,7 @@ function submitSteadily(store: Store, accepted: string[]) {
   }
 }
 
-/** Appends numbers to a run, repeating each until it is acknowledged. `stop` returns them. */
+/** Appends numbers to a run, repeating each until it is acknowledged. `stop` returns the numbers. */
 function appendSteadily(store: Store, run: HeldAttempt) {
   const numbers: number[] = []
   let isStopped = false

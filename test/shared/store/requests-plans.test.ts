@@ -1,4 +1,7 @@
-/** Tests the lists of the request log. With any filters, a list must read one index in its order, in tables with rare and with frequent values. */
+/**
+ * Tests the lists of the request log. With any filters, a list must read its rows from one index in sorted order, whether the filtered values are
+ * rare or frequent.
+ */
 import { DatabaseSync } from 'node:sqlite'
 import { Client } from 'pg'
 import { describe, expect, inject, it } from 'vitest'

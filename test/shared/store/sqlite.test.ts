@@ -1,4 +1,4 @@
-/** Tests features that only the store on SQLite has: its process is killed, or the file is opened twice. */
+/** Tests cases that only the store on SQLite has: the process with the store is killed, or the file is opened twice. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'

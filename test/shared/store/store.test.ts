@@ -445,7 +445,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         expect(await write({ ...run, chunk: 1 })).toBeUndefined()
         await lose(run)
         expect(await write(run)).toBeUndefined()
-        // The process claims the job again. The old and the new run then have one process, and differ only in their attempt numbers.
+        // The process claims the job again. The old and the new run then belong to one process, and differ only in their attempt numbers.
         const again = await claimed(store, run.id, await alive(store, run.boot))
         await store.cancel(TENANT, run.id)
         expect(await write(run)).toBeUndefined()

@@ -11,8 +11,8 @@ import { ask, llamaEngine, options, textOf } from '../../../support/engine-calls
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// If the weights of the model are missing, then these tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, which
-// fails in CI.
+// If the weights of the model are missing, then these tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, and that
+// test fails in CI.
 const file = await prepareWeights(WEIGHTS, weightsDir).catch(() => undefined)
 
 const FACTS = Array.from({ length: 5 }, (_, i) => `Parcel ${i} weighs ${(i * 7) % 31} kilograms.`).join(' ')

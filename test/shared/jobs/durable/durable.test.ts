@@ -56,7 +56,7 @@ async function open(
 /**
  * Simulates the heartbeats of one worker with free slots.
  *
- * @param sent Receives the control messages that the durable jobs send
+ * @param sent Receives the control messages that {@link DurableJobs} sends
  */
 function workersWith(free: number, sent: ControlRecord[]): NotifierPresence {
   const worker: Peer = {

@@ -53,7 +53,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   let outside: string[]
   let onStep: Outside
   let change: (plan: Plan) => Plan
-  /** Children that wait until the test releases them, by calling the function. */
+  /** Waiting children. The test ends a child by calling its function. */
   let held: Map<string, () => void>
 
   beforeEach(async (context) => {

@@ -30,7 +30,7 @@ const say: Handler = {
 
 /** Outcome of one write to the store. `well`: accepted. `refused`: refused before any change. `unanswered`: executed, but the response was lost. */
 type Fate = 'well' | 'refused' | 'unanswered'
-/** One write as it was sent. */
+/** A write that was sent to the store. `chunk` is the number of the write within its attempt. */
 interface Sent {
   readonly chunk: number
   readonly text: string

@@ -1,4 +1,7 @@
-/** Tests one worker with several models. One model may use every slot while the other models are idle, and must release slots when they get work. */
+/**
+ * Tests one worker with several models. One model may use every slot while the other models are idle, and must release slots when another model gets
+ * work.
+ */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'

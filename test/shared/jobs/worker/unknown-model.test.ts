@@ -34,7 +34,7 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** Starts a worker with these models. As in the product, a job for a model that is missing in the worker's catalogue fails there. */
+/** Starts a worker whose catalogue has these models. If a worker starts a job whose model is missing in its catalogue, then the job fails. */
 async function openPool(...models: string[]): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
