@@ -130,7 +130,10 @@ function outputProblems({ job, events, result, request }: Ended): string[] {
   return problems
 }
 
-/** Invariants I7 and I8: each execution has its own attempt number. A second attempt needs a cause, and then the first one must stop. */
+/**
+ * Invariants I7 and I8: each execution has its own attempt number. A second attempt needs a cause, such as a lost worker. After this cause, the first
+ * attempt must stop.
+ */
 function executionProblems({ job, events, executions }: Ended, outcome: Outcome): string[] {
   const problems: string[] = []
   const retries = events.filter(isBreak)

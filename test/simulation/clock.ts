@@ -137,7 +137,10 @@ export class VirtualClock {
   }
 }
 
-/** Resolves when all pending promise callbacks have run. Node.js runs the nextTick queue of a callback only after its microtasks. */
+/**
+ * Resolves when all pending promise callbacks have run. A nextTick callback that is added by a promise callback runs only after all promise
+ * callbacks.
+ */
 function settled(): Promise<void> {
   return new Promise((resolve) => process.nextTick(resolve))
 }

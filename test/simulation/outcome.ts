@@ -9,7 +9,7 @@ import type { Execution, Witness } from './work.ts'
 /** After the end of the faults, a job whose queue record was lost may wait for at most this time. */
 export const RECOVERY_MS = 60_000
 /**
- * Parts of the maximum delay of a job's end after its deadline. GRACE_MS is the grace period, after which a sweep ends an overdue job.
+ * Parts of the maximum time between the deadline of a job and its end. GRACE_MS is the grace period, after which a sweep ends an overdue job.
  * TURNS_MS is the time for several iterations of the sweeps, which run about once per second.
  */
 export const GRACE_MS = 10_000

@@ -46,7 +46,6 @@ export class SimulatedProcess implements Owner {
     this.#death.resolve()
   }
 
-  /** Runs a function in this process. */
   run<T>(work: () => T): T {
     return this.#clock.as(this, work)
   }

@@ -128,8 +128,8 @@ class Simulation {
   }
 
   /**
-   * Advances time until the faults are over, all clients are done and all jobs have ended. One more lease follows, in which workers must detect and
-   * stop outdated runs.
+   * Advances time until the faults are over, all clients are done and all jobs have ended. Afterwards, time advances by the duration of a lease.
+   * Within this time, workers must detect and stop outdated runs.
    */
   async #pass(clients: Clients): Promise<void> {
     const clock = this.#clock

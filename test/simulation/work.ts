@@ -66,7 +66,7 @@ export class Witness {
     this.#nowMs = nowMs
   }
 
-  /** Returns the kind of ordinary jobs, as one worker process runs it. */
+  /** Returns the handler of ordinary jobs for a worker in the given process. */
   kindIn(process: SimulatedProcess): Handler {
     return {
       name: 'say',
@@ -83,7 +83,7 @@ export class Witness {
     }
   }
 
-  /** Returns the kind of composed jobs, as one worker process runs it. */
+  /** Returns the handler of composed jobs for a worker in the given process. */
   composingIn(process: SimulatedProcess): Handler {
     const kind = composeKind(async (step, signal) => {
       const { attempt } = this.executions.findLast(

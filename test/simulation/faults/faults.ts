@@ -91,7 +91,7 @@ export class Faults {
     return this.outages.some((outage) => outage.port === port && outage.toMs === Number.POSITIVE_INFINITY)
   }
 
-  /** Starts an outage of the store or the broker. The caller ends it. */
+  /** Starts an outage of the store or the broker. The caller must end the outage. */
   begin(port: Outage['port'], fromMs: number): Outage {
     const outage = { port, fromMs, toMs: Number.POSITIVE_INFINITY }
     this.outages.push(outage)

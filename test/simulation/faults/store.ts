@@ -22,7 +22,8 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
     const fate = faults.storeFate()
     if (fate === 'refused') throw overloaded('refused')
     const sendMs = faults.storeMs()
-    // A call that is on its way reaches the store even if its sender dies. The delay therefore belongs to no process.
+    // A call that is on its way reaches the store even if its sender dies. The timer of the delay therefore belongs to no process: timers of a dead
+    // process never fire.
     if (sendMs > 0) await clock.as(undefined, () => clock.sleep(sendMs))
     if (fate === 'late') {
       clock.at(clock.nowMs + faults.random.between(1, 3_000), () => void run().catch(() => {}))
