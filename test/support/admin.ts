@@ -113,7 +113,7 @@ async function addKeys(stack: Stack): Promise<void> {
   await until(async () => (await stack.get('/v1/admin/workers', bearer('op'))).status === 200)
 }
 
-/** A row of the request log: a call of the model `m1` that failed now, after output. */
+/** A row of the request log: a call of the model `m1` that has just failed, after it returned output. */
 export const requestRow = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
   ...{ id, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
   ...{

@@ -84,7 +84,8 @@ async function violationsIn(page: Page): Promise<Finding[]> {
 }
 
 /**
- * Problems of a page: serious findings of axe, and content beyond the window edge. Writes a screenshot if CONSOLE_PICTURES is set.
+ * Problems of a page: serious findings of the accessibility checker axe, and content beyond the window edge. Writes a screenshot if CONSOLE_PICTURES
+ * is set.
  *
  * @param options `isWhole`: the screenshot includes content below the window; default: true.
  */

@@ -7,7 +7,7 @@ import { describedRoutes } from '#services/ingress/openapi/openapi.ts'
 import { wav } from './speech/service.ts'
 import { TEST_KEY, until } from './stack.ts'
 
-/** Text of 110 KB. Queue records carry at most 64 KiB, so this text takes the path for larger bodies. */
+/** Text of 110 KB. A body of more than 64 KiB is stored as a blob, because a queue record cannot carry it. */
 export const LARGE = 'large text '.repeat(10_000)
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'canceled', 'ended', 'expired'])
 const RESEARCH = { model: 'deep-research', messages: [{ role: 'user', content: 'Where do herons nest?' }] }
@@ -41,7 +41,7 @@ export class EndpointWalk {
     return [...routes, ...Object.keys(SERVICE)].filter((name) => !this.#walked.has(name))
   }
 
-  /** @param name Row of the route table, as `METHOD path`. `ids` replace its parameters in order */
+  /** @param name Endpoint in the route table, as `METHOD path`. `ids` replace the parameters of the path in order */
   async call(name: string, ids: readonly string[] = [], step: Step = {}): Promise<Json> {
     const response = await this.send(name, ids, step)
     const text = await response.text()

@@ -8,7 +8,7 @@ type Piece =
   | { readonly kind: 'repeat'; readonly of: Piece; readonly min: number; readonly max: number }
 
 /**
- * A negated class generates only characters from this list. An ordinary class that contains characters of the list generates one of those in
+ * A negated character class generates only characters from this list. Any other class that contains characters of the list generates one of these in
  * half of the cases.
  */
 const SAMPLES = [...'aZ0 _-.,/:@+é漢🎉']

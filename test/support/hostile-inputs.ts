@@ -4,8 +4,8 @@ import { WS_PROTOCOL } from '#schemas/ws.ts'
 import { TEST_KEY } from './stack.ts'
 
 /**
- * A request that costs the service much CPU time, because it is large or unusual. Tests send each one and measure how long it blocks the event
- * loop. A new endpoint adds requests of its own.
+ * A request that costs the service much CPU time, because it is large or unusual. Tests send each one and measure how long it blocks the event loop.
+ * A developer who adds an endpoint must add requests for the endpoint.
  */
 export interface HostileInput {
   readonly name: string

@@ -12,9 +12,9 @@ export function dayAgo(days: number): string {
 }
 
 /**
- * Returns a new data directory whose ledger has one call of $1 on each of `days`, the numbers of days ago.
+ * Returns a new data directory whose ledger has one call of $1 on each of several days. `days` has the number of days between each of them and today.
  *
- * @param more Fields of the calls that differ
+ * @param more Fields that replace the default fields of each call
  */
 export async function directoryWithDays(days: readonly number[], more: Partial<UsageEntry> = {}): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-test-'))

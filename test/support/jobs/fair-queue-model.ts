@@ -45,8 +45,8 @@ interface World {
   readonly queue: readonly Tenant[]
   readonly workers: readonly Worker[]
   /**
-   * For each tenant with a waiting job: how often the other tenant was served since this tenant was served last. Above a bound, the tenant
-   * starves.
+   * For each tenant with a waiting job: how often the other tenant was served since this tenant was served last. Above a bound, the tenant counts as
+   * starved.
    */
   readonly passes: Readonly<Record<Tenant, number>>
   readonly restarts: number

@@ -78,7 +78,7 @@ export const GUARDS = {
 }
 export type Guards = typeof GUARDS
 
-/** Variants of the protocol. Unlike guards, the invariants must hold with each of them. */
+/** Variants of the protocol. All invariants must hold in each variant, whereas an invariant breaks if a guard is switched off. */
 export interface Variant {
   /** The worker acknowledges the queue record before it claims the job. A crash in between loses the record, which must be published again. */
   readonly acknowledgesFirst?: boolean

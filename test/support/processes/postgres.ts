@@ -94,7 +94,7 @@ export async function startLocalPostgres(): Promise<LocalPostgres> {
   }
 }
 
-/** Sends a signal to the server and to its child processes, one of which serves each connection. */
+/** Sends a signal to the server and to its child processes. Each connection is served by a child process. */
 function freezeGroup(server: ChildProcess, signal: 'SIGSTOP' | 'SIGCONT'): void {
   for (const pid of [server.pid ?? 0, ...childrenOf(server.pid ?? 0)]) process.kill(pid, signal)
 }

@@ -10,7 +10,7 @@ export interface Resources {
   readonly mounts: readonly string[]
   /** Control groups that Sluice has created. */
   readonly cgroups: readonly string[]
-  /** Open pipes, sockets and files of this process, by kind. */
+  /** Number of open pipes, sockets and files of this process, by kind. */
   readonly descriptors: Readonly<Record<string, number>>
 }
 
