@@ -263,7 +263,7 @@ export async function readEvents(
   return events
 }
 
-/** Parses the frame of an event. Its fields `id` and `event` must equal the number and the type in the data. Undefined for a frame without data. */
+/** Parses an event. The `id` and `event` of the frame must equal the number and type in the data. Undefined for a frame without data. */
 function eventOf(frame: string): WireEvent | undefined {
   const lines = new Map(frame.split('\n').map((line) => line.split(/: (.*)/) as [string, string]))
   const data = lines.get('data')
