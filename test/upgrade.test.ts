@@ -88,7 +88,7 @@ const PAIRS: { worker: Version; ingress: Version }[] = [
 
 describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versions', () => {
   it.each(PAIRS)(
-    'completes plain, streamed and durable calls: $worker workers, $ingress ingresses',
+    'completes plain, streamed and durable calls with $worker workers and $ingress ingresses',
     async (versions) => {
       await using database = postgres ? await openPostgresDatabase(postgres) : undefined
       await using fleet = await openFleet(kafka ?? '')

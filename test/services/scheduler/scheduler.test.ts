@@ -520,7 +520,7 @@ describe('a scheduler loop', () => {
     expect(turns).toBe(5)
   })
 
-  it('logs an outage once, continues afterwards, and completes the current iteration when stopped', async () => {
+  it('logs an outage once, and completes the current iteration before it stops', async () => {
     const lines: string[] = []
     const say = (_fields: object, message: string) => lines.push(message)
     const log = { error: say, info: say } as unknown as typeof silentLog

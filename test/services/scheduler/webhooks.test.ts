@@ -323,7 +323,7 @@ describe('webhook deliveries', () => {
     expect(deliveries.filter(({ state, tries }) => state !== 'delivered' || tries !== 1)).toEqual([])
   })
 
-  it('that are unsent at a drain stay due, with zero counted attempts', async () => {
+  it('that were not sent before a drain stay due, without a counted attempt', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     await using setup = await openSetup()
@@ -407,7 +407,7 @@ describe('the outcome of a webhook delivery', () => {
     })
   })
 
-  it('has a retry delay with 10 % random variation', () => {
+  it('is a retry whose delay varies randomly by 10 %', () => {
     const error = new ServiceError('upstream_timeout', 'silence')
     const wait = (random: number) => outcomeOf(error, 1, RETRIES_MS, random)
     expect(wait(0)).toMatchObject({ state: 'pending', retryInMs: 4_500, error: 'silence' })

@@ -74,7 +74,7 @@ describe('a transcription response', () => {
     expect(logprobs[0]).toEqual({ token: ' Hello', logprob: -0.25, bytes: [32, 72, 101, 108, 108, 111] })
   })
 
-  it('has segments with all ten keys in verbose_json', async () => {
+  it('has segments with all ten documented fields in verbose_json', async () => {
     expect(await askJson({ response_format: 'verbose_json', language: 'pt' })).toEqual({
       task: 'transcribe',
       language: 'portuguese',
@@ -168,7 +168,7 @@ describe('a failed transcription', () => {
       },
     })
 
-  it.each(['false', 'true'])('returns an HTTP error before any text with stream %s', async (stream) => {
+  it.each(['false', 'true'])('returns an HTTP error if no text was sent before, with stream %s', async (stream) => {
     await using service = await failing()
 
     const response = await service.uploadParts(partsOf({ model: SPEECH, stream }))
@@ -184,7 +184,7 @@ describe('a failed transcription', () => {
     })
   })
 
-  it('ends its stream with an error frame after the first text', async () => {
+  it('ends its stream with an error frame if text was sent before', async () => {
     await using service = await failing('Some words')
 
     const text = await (await service.uploadParts(partsOf({ model: SPEECH, stream: 'true' }))).text()

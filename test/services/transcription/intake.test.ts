@@ -440,7 +440,7 @@ describe('a transcription over a WebSocket', () => {
     expect(await client.end('a')).toMatchObject({ status: 200, body: expect.stringContaining('00:00:00,000 --> ') })
   })
 
-  it('fails with the path of the invalid field in its body', async () => {
+  it('is refused with the path of the invalid field if its body is invalid', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
     const body = { model: SPEECH, file, response_format: 'vtt', stream: true }

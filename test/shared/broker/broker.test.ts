@@ -232,7 +232,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })
     })
 
-    it('accepts a second close, and then refuses records with overloaded', async () => {
+    it('can be closed twice, and then refuses records with overloaded', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       const receiver = await broker.receive('replies', [0], () => undefined)

@@ -10,7 +10,7 @@ it('the wait estimate is the number of jobs ahead divided by the measured comple
   expect(admission.estimateMs(0, 10_000)).toBe(0)
 })
 
-it('the wait estimate is 0 before 20 completions, and 60 s after the last completion', () => {
+it('the wait estimate is 0 before 20 completions, and again if no job has completed for 60 s', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 19; i++) admission.completed(i)
   expect(admission.estimateMs(1_000, 100)).toBe(0)

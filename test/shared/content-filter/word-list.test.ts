@@ -33,7 +33,7 @@ describe('the moderation word list', () => {
     }
   })
 
-  it('stops when its signal is aborted', async () => {
+  it('stops its search when the signal of the search is aborted', async () => {
     const text = 'word '.repeat(200_000)
     await expect(list.moderate([text], { signal: AbortSignal.abort(new Error('disconnected')) })).rejects.toThrow(
       'disconnected',

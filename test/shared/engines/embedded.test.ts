@@ -428,7 +428,7 @@ describe('the preparation of model weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toEqual({ state: 'absent' })
   })
 
-  test('reports a failed download to callers, and does not repeat it at every call', async () => {
+  test('reports a failed download to callers, and does not repeat the download at every call', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, `echo x >> ${dir.path}/tries; exit 1`, '')
     await using engine = openLlama({}, { weightsDir: dir.path, python })

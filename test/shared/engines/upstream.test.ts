@@ -496,7 +496,7 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls).toHaveLength(3)
   })
 
-  test(`${dialect} upstream: 1,100 calls beyond the concurrency wait for a slot until aborted`, async () => {
+  test(`${dialect} upstream: 1,100 calls beyond the concurrency limit wait for a slot until they are aborted`, async () => {
     await using upstream = await startUpstream(stall, streaming(dialect, 'next'))
     await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 100 } })
     const [first, others] = [new AbortController(), new AbortController()]

@@ -72,7 +72,7 @@ it.each([
   ['escape sequences', `["a${'\\\\'.repeat(40_000)}`],
   ['tokens of one byte', `[${'1,'.repeat(40_000)}x`],
   ['white space', `[${' '.repeat(80_000)}x`],
-])('the search yields after few bytes of %s', (_, text) => {
+])('the search for a syntax error yields to the event loop after few bytes of %s', (_, text) => {
   const search = findJsonProblem(Buffer.from(text))
   let yields = 0
   while (!search.next().done) yields++

@@ -131,7 +131,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
   test.each([
     ['a flac', () => withFlacSamples(kind('flac.flac'), 5 * 3_600 * RATE)],
     ['an ogg', () => withLastGranule(kind('opus.ogg'), 48_000n * 3_600n * 1_000n)],
-  ])('refuses with audio_too_long %s whose header declares more than four hours', async (_, make) => {
+  ])('refuses %s with audio_too_long if the header declares more than four hours', async (_, make) => {
     const message = 'The audio is longer than 4 hours.'
     expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
   })

@@ -222,7 +222,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the zygote sandbox (life cycle o
     await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
   })
 
-  test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
+  test.skipIf(process.getuid?.() !== 0)('runs programs even in a service without root privileges', async () => {
     const directory = await copyForOthers()
     const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
     try {

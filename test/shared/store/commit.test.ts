@@ -149,7 +149,7 @@ it('the group commit does not overwrite the log before the main file is synced',
   expect(db.prepare('SELECT count(*) AS count FROM texts').get()).toEqual({ count: 2 })
 })
 
-it('the group commit syncs the log before it copies a write that did not wait for a sync into the main file', async () => {
+it('the group commit syncs the log before it copies an unsynced write into the main file', async () => {
   const synced: string[] = []
   const group = new GroupCommit(db, { sync: async (fd) => void synced.push(nameOf(fd)) })
   await group.run(insert('x'.repeat(4_200_000)), true)

@@ -510,7 +510,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     ['the control token of a call', { template: MISTRAL, controlTokens: ['[TOOL_CALLS]'] }],
     ['the text that begins a call', { template: QWEN, controlTokens: [], words: ['<tool_call>'] }],
     ['the beginning of a JSON call', { template: LLAMA_3, controlTokens: [], words: ['{"name":▁"'] }],
-  ])('makes a response a tool call if it contains %s', async (_, gguf) => {
+  ])('converts a response that contains %s to a tool call', async (_, gguf) => {
     await using engine = await openRandomEngine(gguf)
     const parameters = { type: 'object', properties: { city: { enum: ['Rome'] } }, required: ['city'] }
     const tools = [{ ...WEATHER, parameters }]

@@ -87,7 +87,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await close()
     })
 
-    test('yields start first, then usage and finish last, each once', async () => {
+    test('yields start at the beginning, and usage and finish in this order at the end', async () => {
       const events = await collectTranscript(engine, askTranscript({ stream: true }), { duration: 5 }, fileOf(audio))
       const types = events.map(({ type }) => type)
       expect([types[0], ...types.slice(-2)]).toEqual(['start', 'usage', 'finish'])

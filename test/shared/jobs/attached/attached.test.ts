@@ -416,7 +416,7 @@ describe('the attached jobs of an ingress', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('are cancelled at a worker that starts them after the first cancel message was sent', async () => {
+  it('are cancelled at a worker that reports their start after they were cancelled', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)

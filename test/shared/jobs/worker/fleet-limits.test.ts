@@ -51,7 +51,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
 const places = () => processes.map(({ limit }) => limit.permits)
 const sum = () => places().reduce((total, one) => total + one, 0)
 
-test("workers that serve a model divide the model's limit equally, also after a worker joins or leaves", async () => {
+test("workers that serve a model divide the model's limit equally, even after a worker joins or leaves", async () => {
   await openProcess(8)
   await until(() => sum() === 8)
   await openProcess(8)
