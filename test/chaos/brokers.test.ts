@@ -13,7 +13,7 @@ const ALL: readonly BrokerFault[] = [
   ...(['SIGKILL', 'SIGSTOP'] as const).flatMap((signal) => LEADERS.map((leader) => ({ signal, leader }))),
   'roll',
 ]
-/** Faults of a short run of this test: one of each kind, each on the leader of another role. The nine faults of {@link ALL} take five minutes. */
+/** Faults of the short form of this test: one fault of each kind. The nine faults of {@link ALL} take five minutes. */
 const SHORT: readonly BrokerFault[] = [
   { signal: 'SIGSTOP', leader: 'replies' },
   { signal: 'SIGKILL', leader: 'coordinator' },

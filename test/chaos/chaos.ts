@@ -25,7 +25,7 @@ export interface ChaosOptions {
   readonly kills: number
   /** Time over which submissions and faults are spread evenly. */
   readonly durationMs: number
-  /** Number of kills of a PgBouncer between the service and the database. Default: no PgBouncer. */
+  /** Number of kills of a PgBouncer between the service and the database. Default: the service connects to the database without a PgBouncer. */
   readonly poolerKills?: number
   /** Number of topics that are deleted while jobs run. Default: none. */
   readonly topicDeletions?: number

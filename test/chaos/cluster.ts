@@ -37,7 +37,8 @@ export interface Cluster extends AsyncDisposable {
   readonly database: string
   readonly broker: BrokerActor
   /**
-   * Returns an actor (a process that faults can hit) by its name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database` or `pooler`.
+   * Returns an actor (a process that a planned fault can kill or freeze) by its name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`,
+   * `database` or `pooler`.
    * @throws for an unknown name
    */
   actor(name: string): Actor

@@ -2,7 +2,10 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
-/** Maximum time for which a child may continue after the end of its parent. A cancelled child has longer, because its worker needs time to stop. */
+/**
+ * Maximum time for which a child may continue after the end of its parent. The limit is higher for a cancelled child, because its worker
+ * needs time to stop.
+ */
 const CANCELLED_CHILD_MS_MAX = 60_000
 const CHILD_MS_MAX = 20_000
 

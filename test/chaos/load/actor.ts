@@ -8,7 +8,10 @@ const LEAVE_MS = 60_000
 /** Delay after which an exited process is restarted, as a supervisor does. */
 const RESPAWN_MS = 500
 
-/** A process that faults can hit. Each `down` is followed by `up`, and each `freeze` by `thaw`. */
+/**
+ * A process of the cluster that a planned fault can kill, restart or freeze. The fault calls `up` after each `down`, and `thaw` after each
+ * `freeze`.
+ */
 export interface Actor {
   readonly name: string
   /** Stops the process and waits for its exit. The ports and data are kept for the restart. */

@@ -22,7 +22,8 @@ type Ending = 'terminal' | 'past' | 'missing' | 'cut'
  * Receives the events of a job up to the last one. Whenever the connection is cut, the follower connects to the other ingress and continues with
  * `Last-Event-ID`.
  *
- * @param hangUps For each of the first connections: number of frames after which the follower itself closes it, to test the continuation.
+ * @param hangUps Entry n is the number of frames after which the follower closes its connection n, to test that the next connection
+ * continues the stream.
  */
 export async function follow(
   clients: Clients,

@@ -16,7 +16,7 @@ export interface Load {
 }
 
 /**
- * Submits all jobs of a run. For each job, a client follows or polls it, and may cancel it.
+ * Submits all jobs of a run. Each job has one client, which follows or polls the job and may cancel the job.
  *
  * @returns When all jobs are submitted. The promise `watched` settles when every client has received the end of its job.
  */

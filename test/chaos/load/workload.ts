@@ -15,7 +15,7 @@ export interface PlannedJob {
   /** Whether the job is submitted to both ingresses at the same time. */
   readonly isDoubled: boolean
   readonly watch: 'follow' | 'wait'
-  /** For each of the first connections of the follower: number of frames after which the follower closes it. */
+  /** Entry n is the number of frames after which the follower closes its connection n. */
   readonly hangUps: readonly number[]
   readonly expect: Expectation
 }
