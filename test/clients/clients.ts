@@ -20,7 +20,10 @@ export interface Client {
 /** Calls of a client in addition to its snippet. */
 export type CallName = 'whole' | 'streamed' | 'tools'
 
-/** Newer packages are ignored, so that transitive dependencies are reproducible. Update this date together with the versions. */
+/**
+ * Packages that were published after this date are not installed, so that transitive dependencies are reproducible. Update this date
+ * together with the versions.
+ */
 export const PACKAGES_UNTIL = '2026-11-23'
 
 const OPENAI_PYTHON = `openai==${SDKS.openaiPython}`

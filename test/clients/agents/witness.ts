@@ -1,7 +1,10 @@
 import { createServer, type IncomingMessage, request as send } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-/** A recording proxy between an agent and Sluice. Agents hide errors: a refused request is retried with fewer features. */
+/**
+ * A recording proxy between an agent and Sluice. The output of an agent does not show refused requests, because the agent retries them with
+ * fewer features. The proxy therefore records each refusal.
+ */
 export interface Witness extends AsyncDisposable {
   readonly url: string
   /** POST requests with a status other than 200, with the response. */

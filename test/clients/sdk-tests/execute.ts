@@ -70,7 +70,10 @@ function vitest(
   return launch(process.execPath, [program, ...options, `--root=${directory}`, ...files], directory, env)
 }
 
-/** Runs a program and returns its output. A nonzero exit code is no error here, because the test runners exit with one if a test fails. */
+/**
+ * Runs a program and returns its output. A nonzero exit code is no error here, because a test runner reports a failed test by a
+ * nonzero exit code.
+ */
 function launch(command: string, args: string[], cwd: string, env: Record<string, string>): Promise<string> {
   return new Promise((resolve, reject) => {
     const options = { cwd, env, timeout: SUITE_MS, maxBuffer: OUTPUT_BYTES_MAX }

@@ -29,7 +29,7 @@ export interface Verdict {
   /** Number of failures that known.yaml lists. */
   readonly expected: number
   readonly failed: readonly Result[]
-  /** Groups of known.yaml in which every test passed, or none ran: to be removed. */
+  /** Groups of known.yaml that match no failure, because their tests passed or did not run. These groups must be removed from known.yaml. */
   readonly stale: readonly Known[]
 }
 

@@ -28,7 +28,10 @@ const MODEL = 'string'
 const EXAMPLE = 'Example data'
 const SILENCE = waveOf(silence(1))
 
-/** For each id in the tests: the function that creates its object. Longer ids come first, so that `message_batch_id` does not match `batch_id`. */
+/**
+ * For each id in the tests: the function that creates the object that replaces the id. Longer ids come first, so that `batch_id` is not
+ * replaced within `message_batch_id`.
+ */
 const MAKES: readonly (readonly [dummy: string, make: Make])[] = [
   ['resp_677efb5139a88190b512bc3fef8e535d', makeResponse],
   ['previous_response_id', makeResponse],
