@@ -21,7 +21,7 @@ import {
 } from '../support/sdk.ts'
 import { type Stack, TEST_KEY } from '../support/stack.ts'
 
-/** The tests use only calls that have the same types in both major versions, so all are typed as the newest version. */
+/** The tests use only calls that have the same types in both major versions, so both clients have the type of the newer version. */
 const SDKS = [
   { major: 1, Client: Anthropic },
   { major: 0, Client: Anthropic0 as unknown as typeof Anthropic },
