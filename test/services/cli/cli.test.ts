@@ -22,8 +22,8 @@ const kafka = inject('kafka')
 const postgres = inject('postgres')
 
 /**
- * Returns a function that runs `sluice` with the URL and the key of a test service. If options other than `env` are given, it starts a
- * process.
+ * Returns a function that runs `sluice` with the URL and the key of a test service. If options other than `env` are given, the function
+ * runs the command in a child process.
  */
 function against({ url }: Stack) {
   return (args: string[], { env, ...process }: RunOptions = {}) => {

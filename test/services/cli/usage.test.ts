@@ -62,7 +62,7 @@ describe('sluice usage', () => {
   })
 
   it('prints the change since the period before and the forecast of the month below the table', async () => {
-    // The key of the stack has the id of its project.
+    // The key of the test service belongs to no named project, so its project has the id of the key, `key_env`.
     const dataDir = await directoryWithDays([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], { project: 'key_env' })
     await using stack = await startStack({ models: [ECHO_MODEL], dataDir })
     const shown = await run(stack, { from: '7d' }, true)

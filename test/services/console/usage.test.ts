@@ -135,7 +135,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
   })
 
   it('shows only the project of the key if the key has no admin scope, in dark mode at a narrow width', async () => {
-    // The chips of Top spenders are below the lower edge of this window.
+    // The chips of Top spenders are below the lower edge of this window. Their arrival must not scroll the page.
     const page = await openUsage('alice', { viewport: { width: 360, height: 480 }, colorScheme: 'dark' })
     await page.getByRole('table', { name: 'Usage by model' }).getByText('echo-1').waitFor()
     expect(await page.content()).not.toContain('search')

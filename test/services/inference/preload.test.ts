@@ -7,8 +7,8 @@ import { startStack, until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// If the model weights are missing, these tests are skipped. test/shared/engines/chat-engine.test.ts then prints the reason, and fails in
-// CI.
+// If the model weights are missing, these tests are skipped. Then test/shared/engines/chat-engine.test.ts prints the reason, or
+// fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,

@@ -2,7 +2,7 @@
  * Tests of research with questions about the pages of this project, which are the corpus of every installation. Each answerable question
  * names the page that must be cited. The other questions must not be answered.
  *
- * The thresholds are minimum values, not a benchmark, because they were chosen with questions of the same kind.
+ * These tests check a minimum and are no benchmark, because the thresholds of research were chosen with questions of the same kind.
  */
 
 import { mkdtemp, rm } from 'node:fs/promises'

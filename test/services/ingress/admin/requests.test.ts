@@ -418,8 +418,8 @@ describe('the request log', () => {
 
   it('is read in pages, and the cursor of a page is valid with any filter', async () => {
     const seen: string[] = []
-    // Only rows of the project `alice` are listed. For other rows, the log may still add calls of earlier tests while this test reads the
-    // pages.
+    // The test lists only rows of the project `alice`. The log may add rows of other projects while the test reads the pages, because the
+    // log records calls with a delay.
     let page = await list('op', '?limit=2&project=alice')
     for (; page.has_more; page = await list('op', `?limit=2&project=alice&after=${page.last_id}`))
       seen.push(...page.data.map(({ id }) => id))

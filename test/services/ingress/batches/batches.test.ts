@@ -205,7 +205,7 @@ describe('batches', () => {
     expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
     const batches = (await read('/v1/batches')).data as Row[]
     for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
-      // The service gives only a range until as many requests have ended as slots are in use.
+      // While fewer requests have ended than slots are in use, the service estimates only a range for the end.
       const range = { earliest: expect.any(Number), latest: expect.any(Number) }
       const estimate = { requests_per_second: null, estimated_end_at: null, estimated_end_range: range }
       expect(batch).toMatchObject({ request_counts: counts, progress: estimate })
@@ -291,7 +291,8 @@ describe('batches', () => {
       const [{ content: text = '' } = {}] = body.messages as { content?: string }[]
       if (text === 'held') await isReleased
       if (text === 'failing') return answer.json({ error: { message: 'Invalid.', type: 'invalid_request_error' } }, 400)
-      // The answers of a part are larger than all buffers between the service and this test.
+      // The answers of the second hundred requests are larger than all buffers between the service and this test, so the download waits for
+      // its reader.
       const content = text === 'big' ? 'x'.repeat(300_000) : text
       const choices = [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }]
       answer.json({ id: 'a', object: 'chat.completion', created: 1, model: 'up', choices })

@@ -522,7 +522,8 @@ describe('a deployment without a store', () => {
     }
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     const refused = await service.post('/v1/jobs', {})
-    // The service has no store, so a retry cannot succeed. To prevent retries by SDKs, it sends `x-should-retry: false` and no Retry-After.
+    // The service has no store, so a retry cannot succeed. To prevent retries by SDKs, the response has `x-should-retry: false` and no
+    // Retry-After.
     expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
   })
 })

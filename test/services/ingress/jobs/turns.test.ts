@@ -1,6 +1,7 @@
 /*
- * Tests that a tenant with a backlog of durable jobs (`crowd`) does not delay another tenant (`other`). The test counts the starts of the
- * backlog between the starts of the other tenant. Times are not measured, because a busy machine slows down all tenants alike.
+ * Tests that a tenant with a backlog of durable jobs (`crowd`) does not delay another tenant (`other`). The test counts the jobs of the
+ * backlog that start before the jobs of the other tenant have started. Times are not measured, because a busy machine slows down all
+ * tenants alike.
  */
 
 import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
@@ -52,8 +53,8 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Upper bound: for each job of the other tenant, the backlog may start one job. In addition, two jobs per slot may start, and those
-    // jobs that started while the other tenant submitted its jobs.
+    // Upper bound for the started jobs of the backlog: one for each job of the other tenant, two for each slot, and those that started
+    // while the other tenant submitted its jobs.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
