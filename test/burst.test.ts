@@ -19,8 +19,8 @@ const options = { timeout: WITHIN_MS + 60_000 }
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// If the weights of the model are missing, then its tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, which
-// fails in CI.
+// If the weights of the local model are missing, then the test of this model is skipped. Then
+// test/shared/engines/chat-engine.test.ts prints the reason, or fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,

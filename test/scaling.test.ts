@@ -2,9 +2,9 @@
  * Tests that calls are distributed evenly while workers start and stop. Every two seconds, one of up to six workers starts or stops, under load
  * of attached calls and durable jobs.
  *
- * Each worker calls the upstream on a path of its own, so the upstream counts the calls of each worker. For each call, every ready worker is
- * expected to take an equal share. Only the long form, `SCALING_S=300`, compares the shares of the workers. In a run of a few seconds on a busy
- * machine, the starts of processes distort them.
+ * Each worker calls the upstream on a path of its own, so the upstream counts the calls of each worker. For each call that is sent while n
+ * workers are ready, the expected number of calls of each ready worker grows by 1/n. Only the long form, `SCALING_S=300`, compares the
+ * counted with the expected numbers. In a run of a few seconds on a busy machine, the starts of processes distort the counted numbers.
  */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

@@ -24,7 +24,8 @@ import { hasDeployTool } from './variables.ts'
  *
  * `SLUICE_TEST_LONG=1` runs these tests, because an overloaded machine causes alerts of its own, such as those of Kafka.
  *
- * Some faults have a necessary consequence, which the test then names too. For example, calls are refused while Kafka is down.
+ * Some faults necessarily cause a second problem that has an alert of its own, so the test expects both alerts. For example, calls are
+ * refused while Kafka is down.
  *
  * SluiceJobsUnpublished is checked by observability.test.ts only, because the service publishes lost records again within seconds.
  */

@@ -272,8 +272,8 @@ async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
 }
 
 /**
- * Fetches and acknowledges records until the signal aborts. A test must abort it: otherwise the loop would continue after the member is closed,
- * and use all CPU time.
+ * Fetches and acknowledges records until the signal aborts. Each test must abort the signal. Otherwise, the loop would continue after the
+ * member is closed, and use all CPU time.
  */
 async function work(member: QueueConsumer, seen: string[], signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
