@@ -224,7 +224,8 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
       const partial = await fleet.ended(other)
       expectPartial(partial)
       await killed
-      // The interrupted steps were not recorded. The replay must leave them out, too, and must make no new requests.
+      // The cancelled run did not record the interrupted steps. The replay must therefore report without these steps, and make no new
+      // requests.
       fleet.outside.onCall = () => {}
       const asked = JSON.stringify([...fleet.outside.countsOf('Tarn4001')])
       const { id: replay } = (await (await fleet.post(`/v1/jobs/${other}/replay`, {})).json()) as ResearchJob

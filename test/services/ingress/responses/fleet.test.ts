@@ -31,8 +31,8 @@ const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
 /**
- * Number of code runs of a response with CODE_SCRIPT, which also makes four model calls. Each model call first streams text for longer than
- * two publishing intervals.
+ * Number of code runs of a response with CODE_SCRIPT. The response makes one model call before each code run, and one after the last code
+ * run. Each model call first streams text for longer than two publishing intervals.
  */
 const RUNS = 3
 const SAID = 'Let me see what the code says of it.'
