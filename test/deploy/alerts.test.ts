@@ -22,7 +22,7 @@ import { hasDeployTool } from './variables.ts'
  * Faults that do not affect each other are made at once, so that few processes prove all alerts. The labels of an alert, such as the model, connect
  * the alert to its fault. Load continues until the alerts fire, so that a slow machine only delays them.
  *
- * `SLUICE_TEST_LONG=1` runs these tests, because an overloaded machine causes alerts of its own, such as those of Kafka.
+ * These tests run only with `SLUICE_TEST_LONG=1`, because an overloaded machine causes alerts of its own, such as those of Kafka.
  *
  * Some faults necessarily cause a second problem that has an alert of its own, so the test expects both alerts. For example, calls are
  * refused while Kafka is down.
