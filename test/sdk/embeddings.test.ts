@@ -14,8 +14,8 @@ import { failureOf, UNICODE } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
 /**
- * Major versions of the `openai` package. The tests use only calls that have the same types in all versions, so the client of each version
- * has the type of the newest one.
+ * Major versions of the `openai` package. The tests use only calls that have the same types in all versions.
+ * The client of each version therefore has the type of the newest one.
  */
 const SDKS = [
   { major: 7, Client: OpenAI },

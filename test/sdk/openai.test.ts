@@ -23,8 +23,8 @@ import {
 import { TEST_KEY } from '../support/stack.ts'
 
 /**
- * One major version of the `openai` package. The tests use only calls that have the same types in all versions, so the client of each
- * version has the type of the newest one.
+ * One major version of the `openai` package. The tests use only calls that have the same types in all versions.
+ * The client of each version therefore has the type of the newest one.
  */
 interface Sdk {
   readonly major: number

@@ -53,8 +53,8 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Upper bound for the started jobs of the backlog: one for each job of the other tenant, two for each slot, and those that started
-    // while the other tenant submitted its jobs.
+    // Upper bound for the started jobs of the backlog: one for each job of the other tenant, and two for each slot. Jobs that started while
+    // the other tenant submitted its jobs are added.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
