@@ -111,6 +111,7 @@ export async function* withFallbacks<Said, Event>(
   traced: TracedCall,
 ): AsyncGenerator<Event> {
   const { signal, idempotencyKey } = context
+  const [job_id] = idempotencyKey.split(':')
   let firstError: unknown
   for (const model of chain) {
     let hasOutput = false
@@ -130,10 +131,7 @@ export async function* withFallbacks<Said, Event>(
       firstError ??= error
       if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
       if (model === chain.at(-1)) break
-      log.warn(
-        { model: model.id, err: ServiceError.from(error), job: idempotencyKey },
-        'model failed; calling its fallback',
-      )
+      log.warn({ job_id, model: model.id, err: ServiceError.from(error) }, 'model failed; calling its fallback')
     } finally {
       span?.end(signal.aborted ? 'cancelled' : undefined)
     }

@@ -126,7 +126,8 @@ export class CallBodies {
         answerPreview = previewOf(answerText(whole))
       }
     } catch (error) {
-      const fields = { err: error, request_id: this.#call.requestId }
+      const { requestId: request_id, facts } = this.#call
+      const fields = { err: error, request_id, job_id: facts.job_id }
       this.#context.log.warn(fields, 'answer could not be recorded in the request log')
     }
     this.#hold(0)
@@ -164,8 +165,7 @@ const EVENTS_BYTES_FACTOR = 16
 
 const PREVIEW_CHARS_MAX = 120
 
-/** Returns the beginning of a text as one line. Null if there is no text. */
-/** Returns the beginning of a text in one line, for lists. */
+/** Returns the beginning of a text as one line, for lists. Null if there is no text. */
 export function previewOf(text: string | undefined): string | null {
   if (!text) return null
   // Runs of white space become one space, so more characters are read than shown.

@@ -102,8 +102,10 @@ export class CallLog {
   classify(thrown: unknown): ServiceError {
     // Express decodes path parameters with decodeURIComponent, and rethrows its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
-    if (error.code === 'internal_error')
-      this.#context.log.error({ err: error, request_id: this.requestId }, 'call failed with an internal error')
+    if (error.code === 'internal_error') {
+      const fields = { err: error, request_id: this.requestId, job_id: this.facts.job_id }
+      this.#context.log.error(fields, 'call failed with an internal error')
+    }
     return error
   }
 
