@@ -38,7 +38,7 @@ const SERVER = {
   METRICS_PORT: whole(0, 65_535).optional().meta({
     description:
       'Port of /healthz, /readyz and /metrics. If set, an ingress serves /metrics only at this port. 0 selects a free port. Each process of a machine needs its own port',
-    unset: 'PORT, ingress only',
+    unset: 'PORT in an ingress; none in other processes',
   }),
   METRICS_HOST: z.string().min(1).optional().meta({
     description: 'Address at which METRICS_PORT listens. Metrics reveal the names of models and projects',
@@ -74,7 +74,7 @@ const SERVER = {
   LOG_FORMAT: z
     .enum(['auto', 'json', 'pretty'])
     .default('auto')
-    .describe('Format of log lines: json, pretty (text for people), or auto: pretty on a terminal, otherwise json'),
+    .describe('Format of log lines: json, pretty (readable text), or auto: pretty on a terminal, otherwise json'),
 }
 
 const MODELS = {

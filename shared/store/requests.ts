@@ -209,7 +209,7 @@ export interface RequestLog {
    * @param hasUpstreamMessages Whether messages of upstream servers replace those that callers received
    */
   outcomes(query: Omit<RequestQuery, 'limit'>, hasUpstreamMessages?: boolean): Promise<OutcomePage>
-  /** Counts the requests that match the query, up to {@link COUNTED_MAX}. The limit of the query is ignored. */
+  /** Counts the requests that match the query, up to {@link COUNTED_MAX}. */
   count(query: Omit<RequestQuery, 'limit'>): Promise<RequestCount>
   /** End of the oldest request in the log. Undefined if the log is empty. */
   startsAtMs(): Promise<number | undefined>

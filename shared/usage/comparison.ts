@@ -128,7 +128,7 @@ function logDayText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
 }
 
-/** Change of the failed share between the last hour and the hour before, for people. */
+/** Labels for the change of the failed share from the hour before to the last hour. */
 export const VERDICTS = {
   new: 'New',
   worse: 'Getting worse',

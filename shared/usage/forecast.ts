@@ -48,7 +48,7 @@ interface Forecasted extends Required<State> {
 
 const NO_FORECAST = 'too little spending for a forecast'
 
-/** The forecast of a budget for people, such as `about $52.00 at the end of the month; lasts until about 12 Dec`. Days are in UTC. */
+/** Text of the forecast of a budget, such as `about $52.00 at the end of the month; lasts until about 12 Dec`. Days are in UTC. */
 export function forecastText({ remaining_usd, resets_at, forecast }: Forecasted): string {
   if (remaining_usd === 0) return `used up until the reset on ${dayText(resets_at)}`
   if (!forecast) return NO_FORECAST

@@ -57,7 +57,7 @@ Examples:
     const batches = new BatchesApi(api.http)
     const input = values.text('input')
     if (input !== undefined && (!values.has('csv') || values.has('errors'))) {
-      throw usageError('--input needs --csv, without --errors.')
+      throw usageError('--input needs --csv, and cannot be combined with --errors.')
     }
     const hasMark = values.has('bom')
     if (hasMark && !values.has('csv')) throw usageError('--bom needs --csv.')

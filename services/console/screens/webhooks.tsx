@@ -12,7 +12,7 @@ const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Status', 'Job', 'Host', 'Last response', 'Attempts', 'Next attempt', 'Created', '']
 const NUMBERS = ['Attempts', 'Next attempt', 'Created']
 const STATES = [
-  { id: '', name: 'All', none: 'Events of jobs with a webhook and budget alerts appear here.' },
+  { id: '', name: 'All', none: 'Budget alerts, and events of jobs that have a webhook, appear here.' },
   { id: 'undelivered', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
   { id: 'pending', name: 'Pending', none: 'Events that are waiting for their next attempt appear here.' },
   { id: 'failed', name: 'Failed', none: 'Events whose retries are exhausted appear here.' },

@@ -139,7 +139,7 @@ export class Upstream {
    */
   async call(call: UpstreamCall): Promise<Exchange> {
     if (this.#missingKey !== undefined) {
-      const message = `The environment variable ${this.#missingKey} is not set for the worker of the model '${this.#model}'. The variable contains a secret for the upstream.`
+      const message = `The environment variable ${this.#missingKey} is not set for the worker of the model '${this.#model}'. The variable must contain a secret for the upstream.`
       throw new ServiceError('upstream_refused', message)
     }
     if (this.#partition && this.#partition.workers > 1 && this.permits === 0) throw this.#noPartition()

@@ -263,7 +263,7 @@ export class DurableRuns {
     } catch (error) {
       this.#options.log.info(
         { err: error },
-        'jobs that the store assigned to this worker in a lost response could not be requeued; retrying',
+        'the response of a claim was lost, and the claimed jobs could not be requeued; retrying',
       )
     }
   }

@@ -119,7 +119,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     expect(stdout.split('\n').at(-2)).toMatch(/truncated/)
     const png = Buffer.from(plots[0]?.content_base64 ?? '', 'base64')
     expect(png.length).toBeGreaterThan(512 * 1024)
-    // IEND is the last chunk of every PNG file. If it occurs only at the end, then no piece of the file is missing or duplicated.
+    // IEND is the last chunk of every PNG file. If its first occurrence is at the end, then the end of the file is not lost or duplicated.
     expect(png.indexOf('IEND')).toBe(png.length - 8)
   })
 

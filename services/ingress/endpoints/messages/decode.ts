@@ -66,8 +66,9 @@ export function* decodeCount(body: unknown, context: MessagesContext): Pieces<Ge
 }
 
 /**
- * Finds a model. The error for an unknown model has the form of Anthropic's message, `model: <id>`, followed by
- * suggestions.
+ * Finds a model. The caller of an unknown model receives Anthropic's message, `model: <id>`, followed by suggestions.
+ * `messagesErrorBody` adds the prefix `model: `, because `param` is `model`. The message of `getModel` is a sentence that
+ * ends with `NO_ACCESS`, then the suggestions. The message is split there, so that the id replaces the sentence.
  */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {

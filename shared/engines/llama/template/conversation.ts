@@ -71,8 +71,9 @@ export type ThreadReply =
   | { readonly problem: string }
 
 /**
- * Pieces of a prompt as one text and one array, which are quick to transfer between threads. The array has one token per mark. For each text, the
- * array has -1 and the position where the text ends.
+ * Pieces of a prompt as one string and one array, which are quick to transfer between threads. The string joins all text pieces. The array has one
+ * entry, the token, for each piece that is already a token. For each text piece, the array has two entries: -1 and the end position of the piece in
+ * the string.
  */
 interface PackedPieces {
   readonly text: string
