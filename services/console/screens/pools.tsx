@@ -47,7 +47,12 @@ function List() {
       </p>
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {data.value.pools.length > 0 && (
-        <Table label="Pools" columns={COLUMNS} numbers={NUMBERS} card={{ end: 'Status' }}>
+        <Table
+          label="Pools"
+          columns={COLUMNS}
+          numbers={NUMBERS}
+          card={{ end: 'Status', hidden: ['Slots', 'Oldest wait', 'Workers'] }}
+        >
           {data.value.pools.map((pool) => (
             <Row key={pool.id} pool={pool} />
           ))}

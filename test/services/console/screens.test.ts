@@ -14,8 +14,8 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 const LOOKS = [
   { name: 'light-wide', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
   { name: 'dark-wide', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
-  // At a width of 1161 pixels, the console still shows tables. In a narrower window, the console shows cards.
-  { name: 'light-middle', colorScheme: 'light', viewport: { width: 1161, height: 860 } },
+  // At a width of 961 pixels, the console still shows tables. In a narrower window, the console shows cards.
+  { name: 'light-middle', colorScheme: 'light', viewport: { width: 961, height: 768 } },
   { name: 'light-narrow', colorScheme: 'light', viewport: { width: 360, height: 740 } },
   { name: 'dark-narrow', colorScheme: 'dark', viewport: { width: 360, height: 740 } },
 ] as const

@@ -161,7 +161,7 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
 
 /** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
 const ROW = { wide: 48, narrow: 98 }
-const NARROW = '(max-width: 1160px)'
+const NARROW = '(max-width: 960px)'
 /** Number of rows that are rendered above the visible rows, and below. */
 const MARGIN_ROWS = 12
 
@@ -194,7 +194,11 @@ function JobTable({ list }: { readonly list: JobList }) {
     <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
       <div class={isOwned ? 'row head owned' : 'row head'} role="row" aria-rowindex={1}>
         {(isOwned ? OPERATOR_COLUMNS : COLUMNS).map((name) => (
-          <span key={name} role="columnheader" class={NUMBERS.includes(name) ? 'number' : undefined}>
+          <span
+            key={name}
+            role="columnheader"
+            class={NUMBERS.includes(name) ? 'number' : name === 'Project' ? 'owner' : undefined}
+          >
             {name}
           </span>
         ))}
