@@ -41,9 +41,9 @@ it('the suggested next step after a failed request is different for operators an
   const step = 'Use another model, or try again later.'
   expect(nextStepOf(failed, true)).toBe(`The caller: ${step} The operator: ${UPSTREAM_REMEDIES.upstream_error}`)
   expect(nextStepOf(failed, false)).toBe(`${step} If the error persists, send the request id req_1 to the operator.`)
-  const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused for 12 s.' }
+  const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused until 13:05:09 UTC.' }
   expect(nextStepOf(paused, true)).toBe(
-    `The caller: Retry after 12 s, or use another model. The operator: ${UPSTREAM_REMEDIES.upstream_error}`,
+    `The caller: Retry after 13:05:09 UTC, or use another model. The operator: ${UPSTREAM_REMEDIES.upstream_error}`,
   )
   const busy = { ...failed, errorCode: 'overloaded', upstreamMessage: 'CUDA out of memory' }
   expect(nextStepOf({ ...busy, worker: 'w1' }, true), 'call that the upstream server refused').toContain(

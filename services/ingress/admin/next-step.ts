@@ -137,8 +137,8 @@ const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: s
   [/^invalid_request$/, /\. (?<fix>(?:Add|Encode|Remove|Send|Use) [^.]+\.)$/, '{fix}'],
   [
     /^upstream_(error|timeout)$/,
-    /(?:calls are paused for|Retry after) (?<seconds>\d+) s/,
-    'Retry after {seconds} s, or use another model.',
+    /(?:calls are paused until|Retry after) (?<time>\d+ s|[\d:]+ UTC)/,
+    'Retry after {time}, or use another model.',
   ],
 ]
 

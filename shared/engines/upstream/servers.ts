@@ -204,7 +204,9 @@ export class Breaker {
 
   #open(retryAfterMs: number): ServiceError {
     const waitMs = Math.min(retryAfterMs, 60_000)
-    const message = `The upstream of model '${this.#model}' keeps failing, so calls are paused for ${Math.ceil(waitMs / 1_000)} s. Last error: ${this.#lastFailure}.`
+    // A time, because the message stays in the request log and on the page of the job.
+    const until = new Date(Date.now() + waitMs).toISOString().slice(11, 19)
+    const message = `The upstream of model '${this.#model}' keeps failing, so calls are paused until ${until} UTC. Last error: ${this.#lastFailure}.`
     const retry = { retryAfterMs: waitMs, reason: 'upstream' } as const
     return new ServiceError(this.#lastCode, message, { ...retry, upstreamMessage: this.#lastMessage })
   }

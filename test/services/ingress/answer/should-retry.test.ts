@@ -85,7 +85,7 @@ describe('the OpenAI SDK', () => {
       const seconds = Number(failed.headers.get('retry-after'))
       expect(seconds, `Retry-After of the ${call} call`).toBeGreaterThan(5)
       const { error } = (await failed.json()) as { error: { message: string } }
-      expect(error.message).toContain(`calls are paused for ${seconds} s.`)
+      expect(error.message).toMatch(/calls are paused until \d\d:\d\d:\d\d UTC\./)
     }
     const rows = await until(async () => {
       const found = await stack.get('/v1/admin/requests?model=broken')
@@ -96,7 +96,7 @@ describe('the OpenAI SDK', () => {
     const id = rows.at(-1)?.id ?? ''
     const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as Record<string, object[]>
     expect(row.next_step).toMatch(
-      /^The caller: Retry after \d+ s, or use another model\. The operator: The upstream server lacks memory\. Restart it with fewer parallel requests/,
+      /^The caller: Retry after [\d:]+ UTC, or use another model\. The operator: The upstream server lacks memory\. Restart it with fewer parallel requests/,
     )
     expect(row.failed_attempts).toMatchObject([
       { server: '0', error_message: expect.stringContaining('HTTP 500'), upstream_message: 'CUDA out of memory' },

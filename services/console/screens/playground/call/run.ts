@@ -17,7 +17,7 @@ const REMEDIES: Readonly<Record<number, string>> = {
   422: 'Fix the request and try again.',
   429: 'Wait until the limit allows the request. Operators can raise the limits of a key.',
   500: 'If the same request fails again, run npx sluice doctor.',
-  502: 'Choose another model. If the message states for how long calls are paused, try again after that time.',
+  502: 'Choose another model. If the message states until when calls are paused, try again after that time.',
   503: 'Open Home to see models that are still loading and pools without a worker.',
   504: 'Reduce the request, or submit it as a durable job.',
 }
