@@ -147,6 +147,17 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
+  it('shows the cause of a failed job with its next steps and a link to its request', async () => {
+    const id = await admin.submit('alice', '!echo fail=upstream_error after=1\none two')
+    const page = await openTab('op')
+    await page.goto(`${admin.stack.url}/console/jobs/${id}`)
+    const cause = page.getByRole('region', { name: 'Error' })
+    await cause.getByText('Next step:').waitFor()
+    await cause.getByRole('link', { name: 'Open the request' }).click()
+    await page.getByRole('link', { name: id }).first().waitFor()
+    await page.context().close()
+  })
+
   it('wraps long words of an error message, and shows the beginning of a long output', async () => {
     const id = await admin.submit('alice', `!echo ${'x'.repeat(400)}`)
     const page = await openTab('alice')

@@ -24,6 +24,7 @@ import {
   progressText,
   shownStatusOf,
 } from '#services/console/screens/jobs/list.ts'
+import { Cause } from '#services/console/screens/requests/request.tsx'
 import { FollowedJob, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 import { Facts, Timeline } from './timeline.tsx'
@@ -136,13 +137,15 @@ function stepsOf(job: AnyJob): number {
   return 'steps' in job ? (job.steps?.length ?? 0) : 0
 }
 
-function Failure({ job: { error } }: { readonly job: AnyJob }) {
+function Failure({ job: { id, error } }: { readonly job: AnyJob }) {
   return (
     error && (
-      <div class="note bad">
-        <strong>{error.code ?? 'Failed'}</strong>
-        <p>{error.message}</p>
-      </div>
+      <Cause id={id} isLinked>
+        <div class="note bad">
+          <strong>{error.code ?? 'Failed'}</strong>
+          <p>{error.message}</p>
+        </div>
+      </Cause>
     )
   )
 }

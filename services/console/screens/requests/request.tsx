@@ -1,5 +1,6 @@
 import { useSignal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import type { ComponentChildren } from 'preact'
+import { useEffect, useRef } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { fetchJson, isOperator } from '#services/console/api/client.ts'
 import { clockText, costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
@@ -15,7 +16,8 @@ import {
   projectLink,
   workerLink,
 } from '#services/console/parts/details.tsx'
-import { Icon } from '#services/console/parts/parts.tsx'
+import { Icon, usePoll } from '#services/console/parts/parts.tsx'
+import { BASE } from '#services/console/parts/router.ts'
 import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Remedy } from '#services/console/screens/home/problems.tsx'
@@ -24,6 +26,43 @@ export const PATH = '/v1/admin/requests'
 /** Page of the guide with a table row per error code. The HTML id of each row is its error code. */
 const ERRORS_PAGE = '/docs/guide/errors'
 const CANCELLED = 499
+
+/** Delay in ms of another read of a request that is not in the log yet. */
+const LOG_DELAY_MS = 2_000
+const LOG_READS_MAX = 5
+
+/**
+ * The cause of a failed request: the error, the upstream server's own message, the next steps, and the attempts. The request is read from the log.
+ *
+ * @param id Id of a request, a durable job or an answer
+ */
+export function Cause({ id, isLinked = false, children }: CauseProps) {
+  const request = useSignal<RequestAnswer | undefined>(undefined)
+  const reads = useRef(0)
+  const load = async (signal: AbortSignal) => {
+    if (request.peek() || reads.current >= LOG_READS_MAX) return
+    reads.current += 1
+    request.value = await fetchJson<RequestAnswer>(`${PATH}/${encodeURIComponent(id)}`, { signal }).catch(
+      () => undefined,
+    )
+  }
+  usePoll(LOG_DELAY_MS, load, [id])
+  if (!request.value) return <>{children}</>
+  return (
+    <>
+      <Failure request={request.value} isLinked={isLinked} />
+      <Attempts request={request.value} />
+    </>
+  )
+}
+
+interface CauseProps {
+  readonly id: string
+  /** Whether the cause has a link to the page of the request; default: false. */
+  readonly isLinked?: boolean
+  /** Shown until the request is in the log, or if the key may not read the request. */
+  readonly children?: ComponentChildren
+}
 
 /** @param id Id of a request, a durable job or an answer. The id comes from the URL and is not validated */
 export function RequestScreen({ id }: { readonly id: string }) {
@@ -124,8 +163,8 @@ function BatchOutcome({ total, failed }: { readonly total: number; readonly fail
   )
 }
 
-function Failure({ request }: { readonly request: RequestAnswer }) {
-  const { status, error_code, error_message, error_param, upstream_message, next_step } = request
+function Failure({ request, isLinked = false }: { readonly request: RequestAnswer; readonly isLinked?: boolean }) {
+  const { id, status, error_code, error_message, error_param, upstream_message, next_step } = request
   if (status < 400 || status === CANCELLED) return null
   const code = error_code ?? 'invalid_request'
   return (
@@ -151,7 +190,8 @@ function Failure({ request }: { readonly request: RequestAnswer }) {
         <p>
           <a href={`${ERRORS_PAGE}#${code}`} target="_blank" rel="noopener">
             Guide: <code>{code}</code>
-          </a>
+          </a>{' '}
+          {isLinked && <a href={`${BASE}/requests/${id}`}>Open the request</a>}
         </p>
       </div>
     </section>
