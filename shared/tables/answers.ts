@@ -304,3 +304,83 @@ function jsonOf(text: string): unknown {
     return undefined
   }
 }
+
+/** Counts of the results of a table, and the advice after a trial with its first rows. */
+export class RowCounts {
+  answered = 0
+  failed = 0
+  /** Number of rows in {@link failed} whose answer does not match the choices or the columns. */
+  invalid = 0
+  /** Number of rows without a prompt, which have no request. */
+  skipped = 0
+  /** Number of truncated results, whose answers reached the maximum of output tokens. */
+  cut = 0
+  /** Output tokens of the longest result that is counted in {@link cut}. */
+  cutTokens = 0
+  /** Error of the first row in {@link failed} without an answer, and the first invalid answer. */
+  #firstError = ''
+  #firstInvalid = ''
+
+  add(cells: Cells): void {
+    const { error, invalidAnswer, outputTokens } = cells
+    if (isCut(cells)) {
+      this.cut++
+      this.cutTokens = Math.max(this.cutTokens, outputTokens ?? 0)
+    }
+    if (cells === EMPTY_PROMPT) this.skipped++
+    else if (error === '') this.answered++
+    else {
+      this.failed++
+      if (invalidAnswer !== undefined) this.invalid++
+      if (invalidAnswer === undefined) this.#firstError ||= error
+      else this.#firstInvalid ||= invalidAnswer
+    }
+  }
+
+  /** Whether no request has an answer, so that a trial shows neither the quality nor the cost of the answers. */
+  get hasNoAnswer(): boolean {
+    return this.answered + this.invalid === 0
+  }
+
+  /**
+   * Returns the most frequent problem of a trial with its remedy. Empty if most rows have a valid answer.
+   *
+   * @param limit Name of the setting for the maximum output tokens
+   */
+  advice(limit: string): string {
+    const { answered, failed, invalid, cut } = this
+    const total = answered + failed
+    const isMost = (count: number) => count > 0 && count * 2 >= total
+    const of = (count: number) => (count === total ? allText(total) : `${count} of ${rowsText(total)}`)
+    if (isMost(failed - invalid)) {
+      const [code = ''] = this.#firstError.split(':', 1)
+      const [cause, remedy] = OF_SERVER.test(code)
+        ? ['The model fails', 'Try later or use another model.']
+        : ['The requests fail', 'First correct the cause.']
+      const isTried = this.hasNoAnswer ? '; the prompt was not tried' : ''
+      return `${cause}${isTried}. ${remedy} ${of(failed - invalid)} failed, such as: ${beginning(this.#firstError)}`
+    }
+    if (isMost(cut)) return `${of(cut)} had an answer that was cut at ${this.cutTokens} tokens. Raise ${limit}.`
+    if (!isMost(invalid)) return ''
+    const example = `such as '${beginning(this.#firstInvalid)}'`
+    return `${of(invalid)} had an invalid answer, ${example}. First correct the prompt or the allowed answers.`
+  }
+}
+
+const EXAMPLE_CHARS = 100
+/** Error codes whose cause is the model, its servers or the service, and not the request. */
+const OF_SERVER =
+  /^(upstream_|model_loading|overloaded|internal_error|worker_lost|timeout|job_expired|rate_limit|token_limit)/
+
+function beginning(text: string): string {
+  const line = text.replaceAll(/\s+/g, ' ').trim()
+  return line.length > EXAMPLE_CHARS ? `${line.slice(0, EXAMPLE_CHARS)}…` : line
+}
+
+export function rowsText(count: number): string {
+  return `${count} ${count === 1 ? 'row' : 'rows'}`
+}
+
+export function allText(count: number): string {
+  return count === 1 ? 'The row' : `All ${rowsText(count)}`
+}

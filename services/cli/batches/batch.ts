@@ -7,7 +7,16 @@ import { endedAt } from '#services/cli/client/job.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
-import { CommandError, coloured, EXIT, type ExitCode, fileError, plain, usageError } from '#services/cli/text/output.ts'
+import {
+  CommandError,
+  coloured,
+  EXIT,
+  type ExitCode,
+  fileError,
+  plain,
+  printable,
+  usageError,
+} from '#services/cli/text/output.ts'
 import { RETRY_OF_KEY, usedBy } from '#shared/tables/answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
@@ -124,7 +133,7 @@ Examples:
       const hasMark = table.hasMark || values.has('bom')
       const result = await runTable(invocation, { ...table, rowsMax, hasMark }, options)
       const exit = await report(invocation, options, result)
-      if (rowsMax !== undefined) invocation.out.note(await trialText(table, rowsMax, result.batch))
+      if (rowsMax !== undefined) invocation.out.note(await trialText(invocation, table, rowsMax, result))
       return exit
     }
     const misplaced = Object.keys(TABLE_OPTIONS).find((name) => values.given().includes(name))
@@ -225,31 +234,34 @@ async function report(
   if (sources.length > 1) {
     out.note([`All ${answered} answers: from ${sources.length} batches`, ...usageTexts(usedBy(sources))].join(', '))
   }
-  if (failed > 0) out.note('To run the rows without a valid answer again: repeat the command with --retry-failed')
+  if (failed > 0 && values.text('limit') === undefined)
+    out.note('To run the rows without a valid answer again: repeat the command with --retry-failed')
   if (failed === 0 && answered > 0) return EXIT.ok
   if (status === 'cancelled') return EXIT.cancelled
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
 }
 
 /**
- * Returns the message after a trial of the first rows. The message has the estimated cost of the whole table, and the command that runs the other
- * rows.
+ * Returns the message after a trial of the first rows. The message has the most frequent problem, the estimated cost and the next command.
  */
 async function trialText(
+  { commandLine }: Invocation,
   table: Table,
   rowsMax: number,
-  { cost_usd, request_counts, invalid_answers }: BatchView,
+  { batch: { cost_usd, request_counts }, written }: TableResult,
 ): Promise<string> {
   let rows = 0
   for await (const _ of rowsOf(table)) rows++
-  const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run`
-  if (rows <= rowsMax) return `${run}.`
+  const advice = plain(written.advice('--max-tokens'))
   const ofAll = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts.total)) * rows
-  const cost = ofAll === undefined ? '' : `, and the estimated cost of all rows is $${ofAll.toFixed(4)}`
-  const valid = request_counts.completed - (invalid_answers ?? 0)
-  const advice =
-    valid * 2 < request_counts.total ? ` Most trial rows have no valid answer, so first correct the prompt.` : ''
-  return `${run}${cost}.${advice} To run the other rows: repeat the command without --limit`
+  const cost =
+    rows <= rowsMax || ofAll === undefined || written.hasNoAnswer
+      ? ''
+      : `, and the estimated cost of all rows is $${ofAll.toFixed(4)}`
+  const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run${cost}.`
+  const again = written.hasNoAnswer ? `To try the same rows again: ${printable(commandLine.text(['--new']))} --new` : ''
+  const others = `To run the other rows: ${printable(commandLine.text([], { '--limit': undefined }))}`
+  return [run, advice, again || (rows > rowsMax && others)].filter(Boolean).join('\n')
 }
 
 /** Runs the failed requests of a batch again, as a new batch. */

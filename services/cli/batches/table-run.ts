@@ -21,7 +21,16 @@ import { ApiError, BatchesApi, type BatchView, isGone } from '#services/cli/clie
 import type { Invocation } from '#services/cli/commands/command.ts'
 import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, EXIT, type Output, plain, printable, usageError } from '#services/cli/text/output.ts'
-import { cellText, customIdOf, FORM_KEY, formText, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import {
+  allText,
+  cellText,
+  customIdOf,
+  FORM_KEY,
+  formText,
+  RETRY_OF_KEY,
+  rowsText,
+  TABLE_FILE_KEY,
+} from '#shared/tables/answers.ts'
 import { Answers } from './answers.ts'
 import { type Converted, convertRows, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
 import { BatchProgress, ENDED } from './follow-table.ts'
@@ -75,7 +84,9 @@ export async function runTable(invocation: Invocation, table: Table, options: Ta
   // The command stores two hashes in the metadata, so --metadata may set two pairs fewer than for other batches.
   checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
   // Called before the upload, so that an unknown model is reported at once.
-  const hasStructuredOutput = await batches.hasStructuredOutput(options.model)
+  const { hasStructuredOutput, isFailing } = await batches.model(options.model)
+  if (isFailing)
+    out.note(`Warning: the last calls to all servers of ${options.model} failed, so rows may wait and fail.`)
   const isJson = !(options.choices || options.schema) || hasStructuredOutput
   const converted = await convertRows(table, options, isJson, files.requests)
   const run = new TableRun({ batches, out, files, follower, table, options, converted })
@@ -157,8 +168,13 @@ class TableRun {
       out.note('Every row has an answer, so no request runs.')
       return await this.#write(newest)
     }
-    if (ids.size === converted.requests)
+    if (ids.size === converted.requests) {
+      const total = newest?.request_counts.total
+      if (newest?.invalid_answers && newest.invalid_answers === total) {
+        out.note(`Warning: ${allText(total)} of ${newest.id} had an invalid answer. This prompt runs again.`)
+      }
       return await this.#write(await this.#follow(await this.#create(files.requests)))
+    }
     out.note(this.#planText(ids))
     await selectRequests(readLines(files.requests), files.retry, ids)
     return await this.#write(await this.#follow(await this.#create(files.retry, ids.size, this.#retriedOf(earlier))))
@@ -308,10 +324,6 @@ class TableRun {
     const sources = [...this.#added.values()].filter(({ id }) => id === batch.id || used.has(id))
     return { batch, written, sources: sources.length > 0 ? sources : [batch] }
   }
-}
-
-function rowsText(count: number): string {
-  return `${count} ${count === 1 ? 'row' : 'rows'}`
 }
 
 const BEGINNING_CHARS = 100

@@ -12,7 +12,7 @@ import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { Failures } from '#services/cli/client/batch-text.ts'
 import { CommandError, EXIT, fileError, usageError } from '#services/cli/text/output.ts'
-import { type AnswerForm, type Cells, EMPTY_PROMPT, INVALID_ANSWER, isCut, NO_RESULT } from '#shared/tables/answers.ts'
+import { type AnswerForm, type Cells, EMPTY_PROMPT, NO_RESULT, RowCounts } from '#shared/tables/answers.ts'
 import { FORMATS, OutputLines } from '#shared/tables/output.ts'
 import type { Answers } from './answers.ts'
 import { type Converted, rowText } from './convert.ts'
@@ -20,31 +20,12 @@ import { rowsOf, type Table } from './input.ts'
 
 const UNREADABLE: Cells = { ...NO_RESULT, error: 'invalid_result: The result cannot be read.' }
 
-export class Written {
-  answered = 0
-  failed = 0
-  /** Number of rows in {@link failed} whose answer does not match the choices or the columns. */
-  invalid = 0
-  /** Number of rows without a prompt, which have no request. */
-  skipped = 0
-  /** Number of truncated results, whose answers reached the maximum of output tokens. */
-  cut = 0
-  /** Output tokens of the longest result that is counted in {@link cut}. */
-  cutTokens = 0
+export class Written extends RowCounts {
   readonly failures = new Failures()
 
-  add(row: number, cells: Cells): void {
-    if (isCut(cells)) {
-      this.cut++
-      this.cutTokens = Math.max(this.cutTokens, cells.outputTokens ?? 0)
-    }
-    if (cells === EMPTY_PROMPT) this.skipped++
-    else if (cells.error === '') this.answered++
-    else {
-      this.failed++
-      if (cells.error.startsWith(INVALID_ANSWER)) this.invalid++
-      this.failures.add(row, cells.error)
-    }
+  addRow(row: number, cells: Cells): void {
+    this.add(cells)
+    if (cells.error !== '' && cells !== EMPTY_PROMPT) this.failures.add(row, cells.error)
   }
 }
 
@@ -73,7 +54,7 @@ export async function* outputLines(
     const line = found[nth]
     const missing = keys[nth] === '' ? EMPTY_PROMPT : NO_RESULT
     const cells = line ? ((await answers.cellsAt(results, line)) ?? UNREADABLE) : missing
-    written.add(++nth, cells)
+    written.addRow(++nth, cells)
     yield output.row(row, cells)
   }
 }

@@ -259,7 +259,7 @@ export const BatchPage = z.looseObject({
   last_id: z.string().nullish(),
 })
 const FileView = z.looseObject({ filename: z.string() })
-const ModelView = z.looseObject({ capabilities: z.array(z.string()).nullish() })
+const ModelView = z.looseObject({ capabilities: z.array(z.string()).nullish(), status: z.string().nullish() })
 const JobIds = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
 
 const GONE: readonly number[] = [404, 410]
@@ -350,17 +350,17 @@ export class BatchesApi {
   }
 
   /**
-   * Whether a model supports structured output. Assumed to be true if the key may not read models.
+   * Reads what a batch must know about its model. Structured output is assumed if the key may not read models.
    *
    * @throws CommandError for an unknown model
    */
-  async hasStructuredOutput(model: string): Promise<boolean> {
-    const path = `/v1/models/${encodeURIComponent(model)}`
+  async model(id: string): Promise<{ readonly hasStructuredOutput: boolean; readonly isFailing: boolean }> {
+    const path = `/v1/models/${encodeURIComponent(id)}`
     const view = await this.#http.json(ModelView, path).catch((error: unknown) => {
       if (error instanceof ApiError && error.status === 403) return undefined
       throw error
     })
-    return view?.capabilities?.includes('json') ?? true
+    return { hasStructuredOutput: view?.capabilities?.includes('json') ?? true, isFailing: view?.status === 'failing' }
   }
 
   async file(id: string): Promise<{ readonly filename: string }> {

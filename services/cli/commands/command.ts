@@ -71,15 +71,16 @@ export class CommandLine {
    * Returns the command line, quoted for a POSIX shell and without the API key.
    *
    * @param without Flags to leave out, such as `--new`
-   * @param values Options to replace or add, such as `{ '--since': '1790000000' }`
+   * @param values Options to replace or add, such as `{ '--since': '1790000000' }`. An option with the value undefined is left out
    */
-  text(without: readonly string[] = [], values: Readonly<Record<string, string>> = {}): string {
+  text(without: readonly string[] = [], values: Readonly<Record<string, string | undefined>> = {}): string {
     const replaced = ['--key', ...Object.keys(values)]
     const words = this.#argv.filter((word, nth) => {
       const isValue = replaced.includes(this.#argv[nth - 1] ?? '')
       return !isValue && !without.includes(word) && !replaced.includes(word.replace(/=.*/s, ''))
     })
-    return ['sluice', ...words, ...Object.entries(values).flat()].map(quoted).join(' ')
+    const added = Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [name, value]))
+    return ['sluice', ...words, ...added].map(quoted).join(' ')
   }
 }
 

@@ -200,8 +200,19 @@ describe('sluice batch with a table', () => {
     const trial = await run([path, '--model', 'echo-priced', '--limit', '2'])
     expect(trial.lines[0]).toMatchObject({ answered: 1, failed: 1 })
     expect(trial.err).toMatch(
-      /\n2 of 4 rows have run, and the estimated cost of all rows is \$0\.0200\. To run the other rows: repeat/,
+      /\n2 of 4 rows have run, and the estimated cost of all rows is \$0\.0200\.\n.*1 of 2 rows failed.*\nTo run the other rows: sluice batch \S+trial\.csv --model echo-priced\n/,
     )
+    expect(trial.err).not.toContain('--retry-failed')
+    const failing = await fileOf('failing.csv', 'prompt\n!echo fail=upstream_error\n!echo fail=invalid_value\n')
+    const failed = await run([failing, '--model', 'echo-priced', '--limit', '1'])
+    expect(failed.err).toMatch(
+      /\n1 of 2 rows have run\.\nThe model fails; the prompt was not tried\. Try later .*: upstream_error/,
+    )
+    const [, again1 = ''] = /\nTo try the same rows again: sluice batch (.*)\n/.exec(failed.err) ?? []
+    expect(await run(again1.split(' '))).toMatchObject({
+      code: 1,
+      err: expect.stringMatching(/^batch_\w+: 1 requests/),
+    })
     expect((await textOf('trial.answers.csv')).split('\r\n')).toHaveLength(4)
     const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
     expect(printed.out).toBe(await textOf('trial.answers.csv'))
@@ -278,7 +289,9 @@ describe('sluice batch with a table', () => {
         '1',
       ),
     )
-    expect(trial.err).toContain('Most trial rows have no valid answer, so first correct the prompt.')
+    expect(trial.err).toContain("The row had an invalid answer, such as 'unknown'. First correct the prompt")
+    const whole = await run([join(directory, 'trial.csv'), '--prompt', '{review}', '--choices', 'good,bad'])
+    expect(whole.err).toContain('Warning: The row of ')
     const batch = await (await stack.get(`/v1/batches/${id}`)).json()
     expect(batch).toMatchObject({ request_counts: { completed: 2, failed: 0 }, invalid_answers: 1 })
     const got = await sluice(['get', id], { env: { ...env(), FORCE_COLOR: '0' } })

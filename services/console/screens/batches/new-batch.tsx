@@ -1,30 +1,33 @@
-import { useSignal } from '@preact/signals'
+import { type Signal, useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type Batch, fetchApi, fetchJson, type Model } from '#services/console/api/client.ts'
 import { usdText } from '#services/console/api/clock.ts'
 import { Dialog, FormActions, report, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
-import {
-  type AnswerForm,
-  cellText,
-  chatBodies,
-  customIdOf,
-  FORM_KEY,
-  formText,
-  promptColumns,
-  promptOf,
-  promptPieces,
-  RETRY_OF_KEY,
-  TABLE_FILE_KEY,
-} from '#shared/tables/answers.ts'
+import { cellText, FORM_KEY, formText, RETRY_OF_KEY, RowCounts, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { Preview } from './preview.tsx'
-import { ENDED, failuresOf, HEAD_BYTES, type Table, tableOf } from './table.ts'
+import {
+  CHAT,
+  COLUMNS_SHOWN,
+  cellsByIdOf,
+  ENDED,
+  estimateOf,
+  estimateText,
+  failuresOf,
+  formOf,
+  HEAD_BYTES,
+  NO_TASK,
+  problemOf,
+  promptsOf,
+  requestsOf,
+  requestsText,
+  type Table,
+  type Task,
+  tableOf,
+} from './table.ts'
 
-const CHAT = '/v1/chat/completions'
-const CHARS_PER_TOKEN = 4
 const PREVIEW_CHARS = 200
-/** Maximum number of columns that are listed below the prompt, each with its first cell, and maximum characters of this cell. */
-const COLUMNS_SHOWN = 20
+/** Maximum characters of the first cell of a column, which is shown with the name of the column. */
 const CELL_CHARS = 24
 const POLL_INTERVAL_MS = 500
 
@@ -53,23 +56,11 @@ export function NewBatch() {
   )
 }
 
-interface Task {
-  readonly model: string
-  /** Prompt with columns in braces, such as `Classify: {review}`. */
-  readonly prompt: string
-  readonly system: string
-  /** Allowed answers, separated by commas. */
-  readonly choices: string
-  readonly maxTokens: string
-  readonly temperature: string
-}
-
-const NO_TASK: Task = { model: '', prompt: '', system: '', choices: '', maxTokens: '', temperature: '' }
-
 /** An ended batch of the first rows of a table. */
 interface Trial {
   readonly task: Task
   readonly batch: Batch
+  readonly counts: RowCounts
 }
 
 const TRIAL_ROWS = 3
@@ -80,6 +71,7 @@ function Form({ close }: { readonly close: () => void }) {
   const table = useSignal<Table | undefined>(undefined)
   const task = useSignal(NO_TASK)
   const trial = useSignal<Trial | undefined>(undefined)
+  const models = useSignal<readonly Model[]>([])
   const closed = useMemo(() => new AbortController(), [])
   useEffect(() => () => closed.abort(), [])
   const choose = (chosen: File | undefined) =>
@@ -98,14 +90,8 @@ function Form({ close }: { readonly close: () => void }) {
     action.run(async () => {
       const [chosen, rows, asked] = [file.value, table.value, task.value]
       if (!chosen || !rows) return
-      // The output of the trial ends before the first row that has not run. The output therefore also contains rows without a prompt that
-      // directly follow the first rows.
-      const next = promptsOf(rows, asked).find(({ row }) => row > TRIAL_ROWS)?.row ?? rows.rows.length + 1
-      const form = formText({ ...formOf(asked), rows: next - 1 })
-      const first = { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }
-      const created = await createFromTable(chosen, first, asked, { [FORM_KEY]: form })
-      const batch = await endOf(created.id, closed.signal)
-      if (file.value === chosen) trial.value = { task: asked, batch }
+      const tried = await trialOf(chosen, rows, asked, closed.signal)
+      if (file.value === chosen) trial.value = tried
     })
   const submit = async (event: SubmitEvent) => {
     event.preventDefault()
@@ -122,6 +108,8 @@ function Form({ close }: { readonly close: () => void }) {
   }
   return (
     <form class="fields" onSubmit={(event) => void submit(event)}>
+      {/* Enter in a field presses the first button of this type. Because it is disabled, Enter does not create a batch, which costs money. */}
+      <button type="submit" disabled style={{ display: 'none' }} />
       <label>
         <span>File with one prompt or request per row</span>
         <input
@@ -136,6 +124,7 @@ function Form({ close }: { readonly close: () => void }) {
         <TableFields
           table={table.value}
           task={task.value}
+          models={models}
           set={(change) => {
             task.value = { ...task.value, ...change }
           }}
@@ -144,9 +133,27 @@ function Form({ close }: { readonly close: () => void }) {
       {table.value && (
         <TrialRows table={table.value} trial={trial.value} isBusy={action.isBusy.value} run={() => void tryFirst()} />
       )}
-      <FormActions action={action} verb="Create" close={close} />
+      <FormActions
+        action={action}
+        verb={table.value ? createText(table.value, task.value, models.value, trial.value) : 'Create batch'}
+        close={close}
+      />
     </form>
   )
+}
+
+/** Runs the first rows of a table. */
+async function trialOf(file: File, table: Table, task: Task, signal: AbortSignal): Promise<Trial> {
+  // The output of the trial ends before the first row that has not run. The output therefore also contains rows without a prompt that directly
+  // follow the first rows.
+  const next = promptsOf(table, task).find(({ row }) => row > TRIAL_ROWS)?.row ?? table.rows.length + 1
+  const form = formText({ ...formOf(task), rows: next - 1 })
+  const first = { ...table, rows: table.rows.slice(0, TRIAL_ROWS) }
+  const created = await createFromTable(file, first, task, { [FORM_KEY]: form })
+  const batch = await endOf(created.id, signal)
+  const counts = new RowCounts()
+  for (const cells of (await cellsByIdOf(batch, '', signal)).values()) counts.add(cells)
+  return { task, batch, counts }
 }
 
 const PROMPT_NAMES = ['prompt', 'message', 'text', 'input', 'question', 'content']
@@ -171,9 +178,9 @@ interface TrialRowsProps {
 function TrialRows({ table, trial, isBusy, run }: TrialRowsProps) {
   const { rows } = table
   const count = Math.min(TRIAL_ROWS, rows.length)
-  const requests = trial ? promptsOf(table, trial.task).length : 0
-  const { cost_usd, request_counts } = trial?.batch ?? {}
-  const usd = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts?.total ?? 0)) * requests
+  const each = trial && costEach(trial)
+  const usd = trial && each !== undefined ? each * promptsOf(table, trial.task).length : undefined
+  const advice = trial?.counts.advice('the maximum output tokens')
   return (
     <>
       <div class="actions">
@@ -186,21 +193,42 @@ function TrialRows({ table, trial, isBusy, run }: TrialRowsProps) {
         <p class="dim" aria-live="polite">
           {count} of {rows.length.toLocaleString('en')} rows have run
           {usd !== undefined && `, and all rows cost about ${usdText(usd)}`}. Create runs the other rows, unless the
-          task changes.
+          task changes{advice && ' or a row has no valid answer, and then all rows'}.
         </p>
       )}
+      {advice && <p class="note bad">{advice}</p>}
     </>
   )
+}
+
+/** Cost of one request of a trial. Undefined for a model without a price, and if the model has answered no request. */
+function costEach({ batch: { cost_usd, request_counts }, counts }: Trial): number | undefined {
+  return cost_usd == null || counts.hasNoAnswer ? undefined : cost_usd / Math.max(1, request_counts.total)
+}
+
+/** Label of the button that creates the batch, such as `Create batch: 50 requests, about $0.06`. */
+function createText(table: Table, task: Task, models: readonly Model[], trial: Trial | undefined): string {
+  if (problemOf(table, task) !== '') return 'Create batch'
+  const { requests, usd } = estimateOf(
+    table,
+    task,
+    models.find(({ id }) => id === task.model),
+  )
+  const left = isUsable(trial, task) ? promptsOf(table, task).filter(({ row }) => row > TRIAL_ROWS).length : requests
+  if (left === 0) return 'Show the batch'
+  const each = trial && isEqual(trial.task, task) ? costEach(trial) : undefined
+  const cost = each === undefined ? usd !== undefined && `at least ${usdText(usd)}` : `about ${usdText(each * left)}`
+  return [`Create batch: ${requestsText(left)}`, cost].filter(Boolean).join(', ')
 }
 
 interface TableFieldsProps {
   readonly table: Table
   readonly task: Task
+  readonly models: Signal<readonly Model[]>
   readonly set: (change: Partial<Task>) => void
 }
 
-function TableFields({ table, task, set }: TableFieldsProps) {
-  const models = useSignal<readonly Model[]>([])
+function TableFields({ table, task, models, set }: TableFieldsProps) {
   useEffect(() => {
     const abort = new AbortController()
     fetchJson<{ data: readonly Model[] }>('/v1/models', { signal: abort.signal }).then(
@@ -213,7 +241,9 @@ function TableFields({ table, task, set }: TableFieldsProps) {
     )
     return () => abort.abort()
   }, [])
-  const prompts = promptsOf(table, task)
+  const [first] = promptsOf(table, task)
+  const model = models.value.find(({ id }) => id === task.model)
+  const problem = problemOf(table, task)
   const prompt = useRef<HTMLTextAreaElement>(null)
   const insert = (column: string) => {
     const field = prompt.current
@@ -241,6 +271,9 @@ function TableFields({ table, task, set }: TableFieldsProps) {
           </datalist>
         </label>
       </div>
+      {model?.status === 'failing' && (
+        <p class="note bad">The last calls to all servers of this model failed, so requests may wait and fail.</p>
+      )}
       <label>
         <span>Prompt, in which a column in braces stands for its cell</span>
         <textarea
@@ -259,12 +292,12 @@ function TableFields({ table, task, set }: TableFieldsProps) {
         ))}
       </fieldset>
       <AnswerFields task={task} set={set} />
-      <p class="dim" aria-live="polite">
-        {estimateOf(table, prompts, task, models.value.find(({ id }) => id === task.model)?.price)}
+      <p class={problem ? 'bad' : 'dim'} aria-live="polite">
+        {problem || estimateText(estimateOf(table, task, model))}
       </p>
-      {prompts[0] && (
+      {!problem && first && (
         <p class="dim prompt-preview">
-          First prompt: <q>{prompts[0].text.slice(0, PREVIEW_CHARS)}</q>
+          First prompt: <q>{first.text.slice(0, PREVIEW_CHARS)}</q>
         </p>
       )}
     </>
@@ -332,77 +365,20 @@ function firstCellOf({ rows }: Table, column: string): string {
   return first.length > CELL_CHARS ? `${first.slice(0, CELL_CHARS)}…` : first
 }
 
-/** Returns the prompts that are not empty, each with the number of its row. The rows have the same numbers in `sluice batch`. */
-function promptsOf({ rows }: Table, { prompt }: Task): { readonly row: number; readonly text: string }[] {
-  const pieces = promptPieces(prompt)
-  return rows.flatMap((cells, nth) => {
-    const text = promptOf(cells, pieces)
-    return text === undefined ? [] : [{ row: nth + 1, text }]
-  })
-}
-
-function estimateOf(
-  { rows }: Table,
-  prompts: readonly { readonly text: string }[],
-  { system }: Task,
-  price: Model['price'],
-): string {
-  const chars = prompts.reduce((sum, { text }) => sum + text.length + system.length, 0)
-  const tokens = Math.ceil(chars / CHARS_PER_TOKEN)
-  const usd = price && (tokens * price.input_per_million) / 1e6 + prompts.length * price.per_call
-  const empty = rows.length - prompts.length
-  return [
-    `${prompts.length.toLocaleString('en')} ${prompts.length === 1 ? 'request' : 'requests'}`,
-    empty > 0 && `${empty.toLocaleString('en')} without a prompt`,
-    `about ${tokens.toLocaleString('en')} input tokens`,
-    usd !== undefined && `about ${usdText(usd)} plus the price of the output tokens`,
-  ]
-    .filter(Boolean)
-    .join(', ')
-}
-
-function choicesOf({ choices }: Task): readonly string[] | undefined {
-  const words = choices.split(',').flatMap((word) => word.trim() || [])
-  return words.length > 0 ? words : undefined
-}
-
-function formOf(task: Task): AnswerForm {
-  const choices = choicesOf(task)
-  return { prompt: promptColumns(promptPieces(task.prompt)), ...(choices && { choices }) }
-}
-
-/** @throws Error for a prompt without columns or with an unknown column */
-function requestsOf(table: Table, task: Task, afterRow: number, isJson: boolean): Blob {
-  const { prompt } = task
-  const numberIn = (text: string) => (text === '' ? undefined : Number(text))
-  const bodyWith = chatBodies({
-    ...{ model: task.model, system: task.system.trim(), choices: choicesOf(task), isJson },
-    ...{ maxTokens: numberIn(task.maxTokens), temperature: numberIn(task.temperature) },
-  })
-  const used = promptColumns(promptPieces(prompt))
-  const unknown = used.find((name) => !table.columns.includes(name))
-  if (unknown !== undefined) throw new Error(`The table has no column '${unknown}'. Write {{ for a brace.`)
-  if (used.length === 0) throw new Error('The prompt must contain a column in braces.')
-  const lines = promptsOf(table, task)
-    .filter(({ row }) => row > afterRow)
-    .map(({ row, text }) => {
-      const line = { custom_id: customIdOf(row), method: 'POST', url: CHAT, body: bodyWith(text) }
-      return `${JSON.stringify(line)}\n`
-    })
-  if (lines.length === 0) throw new Error(`The prompt is empty in every row (column ${used.join(', ')}).`)
-  return new Blob(lines)
-}
-
 /**
  * Creates a batch of the rows that the trial has not run. If the task was changed after the trial, or if a row of the trial failed, then all rows
  * run.
  */
 async function createRest(file: File, table: Table, task: Task, trial: Trial | undefined): Promise<Batch> {
-  const isUsed = trial?.batch.status === 'completed' && failuresOf(trial.batch) === 0 && isEqual(trial.task, task)
   const form = { [FORM_KEY]: formText(formOf(task)) }
-  if (!isUsed) return await createFromTable(file, table, task, form)
+  if (!isUsable(trial, task)) return await createFromTable(file, table, task, form)
   if (!promptsOf(table, task).some(({ row }) => row > TRIAL_ROWS)) return trial.batch
   return await createFromTable(file, table, task, { ...form, [RETRY_OF_KEY]: trial.batch.id }, TRIAL_ROWS)
+}
+
+/** Whether the rows of the trial need not run again. */
+function isUsable(trial: Trial | undefined, task: Task): trial is Trial {
+  return trial?.batch.status === 'completed' && failuresOf(trial.batch) === 0 && isEqual(trial.task, task)
 }
 
 function isEqual(a: Task, b: Task): boolean {

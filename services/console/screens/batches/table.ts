@@ -1,15 +1,20 @@
 import { parse } from 'csv-parse/browser/esm/sync'
-import { type Batch, fetchApi } from '#services/console/api/client.ts'
+import { type Batch, fetchApi, type Model } from '#services/console/api/client.ts'
+import { usdText } from '#services/console/api/clock.ts'
 import {
   type AnswerForm,
   type Cells,
   cellsOf,
+  chatBodies,
   customIdOf,
   EMPTY_PROMPT,
   FORM_KEY,
   formIn,
   isEmptyRow,
   NO_RESULT,
+  promptColumns,
+  promptOf,
+  promptPieces,
   type Result,
   type Row,
   valuesIn,
@@ -172,4 +177,111 @@ function delimiterOf(text: string): string {
     .split(/\r?\n/, 1)
   const counted = [',', ';', '\t'].map((mark) => ({ mark, count: line.split(mark).length }))
   return counted.reduce((best, one) => (one.count > best.count ? one : best)).mark
+}
+
+export const CHAT = '/v1/chat/completions'
+const CHARS_PER_TOKEN = 4
+/** Maximum number of columns that are listed below the prompt and in an error. */
+export const COLUMNS_SHOWN = 20
+
+export interface Task {
+  readonly model: string
+  /** Prompt with columns in braces, such as `Classify: {review}`. */
+  readonly prompt: string
+  readonly system: string
+  /** Allowed answers, separated by commas. */
+  readonly choices: string
+  readonly maxTokens: string
+  readonly temperature: string
+}
+
+export const NO_TASK: Task = { model: '', prompt: '', system: '', choices: '', maxTokens: '', temperature: '' }
+
+/** Returns the prompts that are not empty, each with the number of its row. The rows have the same numbers in `sluice batch`. */
+export function promptsOf({ rows }: Table, { prompt }: Task): { readonly row: number; readonly text: string }[] {
+  const pieces = promptPieces(prompt)
+  return rows.flatMap((cells, nth) => {
+    const text = promptOf(cells, pieces)
+    return text === undefined ? [] : [{ row: nth + 1, text }]
+  })
+}
+
+/** Returns the problem of a prompt without columns or with an unknown column. Empty for a valid prompt. */
+export function problemOf({ columns }: Table, { prompt }: Task): string {
+  const used = promptColumns(promptPieces(prompt))
+  const unknown = used.find((name) => !columns.includes(name))
+  if (unknown !== undefined) {
+    const names = columns.slice(0, COLUMNS_SHOWN).join(', ')
+    return `The table has no column '${unknown}'. The columns are: ${names}${columns.length > COLUMNS_SHOWN ? ', …' : ''}. Write {{ for a brace.`
+  }
+  return used.length === 0 ? 'The prompt must contain a column in braces.' : ''
+}
+
+/** Number of requests, and the estimated tokens and cost of their inputs. */
+export interface Estimate {
+  readonly requests: number
+  readonly empty: number
+  readonly inputTokens: number
+  /** Undefined for a model without a price. */
+  readonly usd: number | undefined
+}
+
+export function estimateOf(table: Table, task: Task, model: Model | undefined): Estimate {
+  const prompts = promptsOf(table, task)
+  const { messages, response_format } = bodiesOf(task, model?.capabilities.includes('json') ?? true)('')
+  const format = response_format ? JSON.stringify(response_format.json_schema.schema).length : 0
+  const each = messages.reduce((sum, { content }) => sum + content.length, format)
+  const inputTokens = Math.ceil(prompts.reduce((sum, { text }) => sum + text.length + each, 0) / CHARS_PER_TOKEN)
+  const price = model?.price
+  const usd = price && (inputTokens * price.input_per_million) / 1e6 + prompts.length * price.per_call
+  return { requests: prompts.length, empty: table.rows.length - prompts.length, inputTokens, usd }
+}
+
+export function estimateText({ requests, empty, inputTokens, usd }: Estimate): string {
+  return [
+    requestsText(requests),
+    empty > 0 && `${empty.toLocaleString('en')} without a prompt`,
+    `about ${inputTokens.toLocaleString('en')} input tokens`,
+    usd !== undefined && `about ${usdText(usd)} plus the price of the output tokens`,
+  ]
+    .filter(Boolean)
+    .join(', ')
+}
+
+export function requestsText(count: number): string {
+  return `${count.toLocaleString('en')} ${count === 1 ? 'request' : 'requests'}`
+}
+
+function choicesOf({ choices }: Task): readonly string[] | undefined {
+  const words = choices.split(',').flatMap((word) => word.trim() || [])
+  return words.length > 0 ? words : undefined
+}
+
+export function formOf(task: Task): AnswerForm {
+  const choices = choicesOf(task)
+  return { prompt: promptColumns(promptPieces(task.prompt)), ...(choices && { choices }) }
+}
+
+function bodiesOf(task: Task, isJson: boolean) {
+  const numberIn = (text: string) => (text === '' ? undefined : Number(text))
+  return chatBodies({
+    ...{ model: task.model, system: task.system.trim(), choices: choicesOf(task), isJson },
+    ...{ maxTokens: numberIn(task.maxTokens), temperature: numberIn(task.temperature) },
+  })
+}
+
+/** @throws Error for a prompt without columns or with an unknown column */
+export function requestsOf(table: Table, task: Task, afterRow: number, isJson: boolean): Blob {
+  const problem = problemOf(table, task)
+  if (problem !== '') throw new Error(problem)
+  const bodyWith = bodiesOf(task, isJson)
+  const lines = promptsOf(table, task)
+    .filter(({ row }) => row > afterRow)
+    .map(({ row, text }) => {
+      const line = { custom_id: customIdOf(row), method: 'POST', url: CHAT, body: bodyWith(text) }
+      return `${JSON.stringify(line)}\n`
+    })
+  if (lines.length === 0)
+    throw new Error(`The prompt is empty in every row (column ${promptColumns(promptPieces(task.prompt)).join(', ')}).`)
+  return new Blob(lines)
 }
