@@ -92,6 +92,10 @@ export const FailedAttempt = z.object({
 })
 export type FailedAttempt = z.infer<typeof FailedAttempt>
 
+/** Format that a request can demand: JSON (`response_format`), or at least one tool call (`tool_choice`). */
+export const FormatName = z.enum(['json', 'tool_call'])
+export type FormatName = z.infer<typeof FormatName>
+
 /** One row of the request log. */
 export const RequestAnswer = z.object({
   object: z.literal('request'),
@@ -163,6 +167,15 @@ export const RequestAnswer = z.object({
     .int()
     .nullish()
     .describe('Number of the retry by the SDK of the caller (header x-stainless-retry-count). null: not a retry'),
+  unknown_parameters: z
+    .string()
+    .nullish()
+    .describe(
+      'Fields of the body that the API does not define (header x-unknown-parameters). null: none, or a durable job',
+    ),
+  format_ignored: FormatName.nullish().describe(
+    'Requested format that the answer does not have (header x-format-ignored). null: it has the format, or was not checked',
+  ),
   retry_of: z
     .string()
     .nullish()

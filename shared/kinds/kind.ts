@@ -1,4 +1,5 @@
 import type { z } from 'zod'
+import type { FormatName } from '#schemas/admin/requests.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import type { Answer } from './answer.ts'
@@ -22,6 +23,13 @@ export interface Kind<Request = unknown, Event = unknown> {
   /** Whether the event contains output. A job is not retried after output, because the caller would receive the output twice. */
   isOutput(event: Event): boolean
   answer(endpoint?: string): Answer<Event>
+  /** Returns the check of a whole answer for the format that the request demands. Undefined if the request demands none. */
+  formatCheck?(request: Request): FormatCheck<Event> | undefined
+}
+
+export interface FormatCheck<Event = unknown> {
+  /** Returns the requested format that the events of a whole answer do not have. */
+  ignoredBy(events: readonly Event[]): FormatName | undefined
 }
 
 export interface Progress {

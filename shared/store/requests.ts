@@ -57,6 +57,10 @@ export interface RequestRow {
   readonly userAgent: string | null
   /** Number of the retry by the SDK of the caller. Null for the first request of a call, and if the SDK does not state the number. */
   readonly sdkRetry: number | null
+  /** Names of body fields that the API does not define, separated by commas. Null if there are none, and for durable jobs. */
+  readonly unknownParameters: string | null
+  /** Requested format that the answer does not have: `json` or `tool_call`. Null if the answer has it, or was not checked. */
+  readonly formatIgnored: string | null
   /** For the row of a batch: number of its calls, and of those without a result. Null for all other rows. */
   readonly batchCalls: number | null
   readonly batchFailed: number | null

@@ -182,7 +182,7 @@ export function requestOfJob(
     costNanos: entry.costNanos,
     failedAttempts: null,
     traceId: traceIdOf(traceparent),
-    ...{ userAgent: null, sdkRetry: null },
+    ...{ userAgent: null, sdkRetry: null, unknownParameters: null, formatIgnored: null },
     ...batchFieldsOf(job),
   }
 }

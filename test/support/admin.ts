@@ -127,6 +127,7 @@ export const requestRow = (id: string, changes: Partial<RequestRow> = {}): Reque
   ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0 },
   ...{ costNanos: 0, attempts: 1, jobId: null, batchId: null, traceId: null, userAgent: 'sdk/1' },
   ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
+  ...{ unknownParameters: null, formatIgnored: null },
   ...{ batchCalls: null, batchFailed: null },
   ...changes,
 })

@@ -2,6 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   type ActiveRequest,
   type FailedAttempt,
+  type FormatName,
   ListActiveRequests,
   ListFailures,
   ListRequests,
@@ -309,6 +310,7 @@ function shownBy(context: IngressContext, call: Call): (row: RequestRow) => Requ
     batch_id: batchIdOf(row),
     request_counts: row.batchCalls === null ? null : { total: row.batchCalls, failed: row.batchFailed ?? 0 },
     ...{ trace_id: row.traceId, user_agent: row.userAgent, sdk_retry: row.sdkRetry },
+    ...{ unknown_parameters: row.unknownParameters, format_ignored: row.formatIgnored as FormatName | null },
   })
 }
 

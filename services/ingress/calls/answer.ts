@@ -22,6 +22,7 @@ import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { traceIdOf } from '#shared/telemetry/context.ts'
+import { boundedText } from '#shared/usage/request-log.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import { type Call, type IngressContext, type JobEndpoint, type PreparedCall, sendBytes, sendStream } from './call.ts'
 import { CallBodies } from './call-bodies.ts'
@@ -110,17 +111,20 @@ const FIELD_NAME = /^[\w.-]{1,64}$/
 const UNKNOWN_FIELDS_MAX = 10
 
 /**
- * Names the fields of a body that the API does not define, in a header of the answer. Such a field is not refused, because a server with the same
+ * Names the fields of a body that the API does not define, in a header of the answer and in the request log. Such a field is not refused, because a server with the same
  * API may define it. A misspelled field would otherwise have no effect and no error.
  */
-function noteUnknownFields({ reply }: Call, known: object, body: unknown): void {
+function noteUnknownFields({ reply, facts }: Call, known: object, body: unknown): void {
   let unknown: string[] | undefined
   for (const name in body as Record<string, unknown> | null) {
     if (Object.hasOwn(known, name) || JOB_FIELDS.has(name)) continue
     unknown ??= []
     if (FIELD_NAME.test(name) && unknown.length < UNKNOWN_FIELDS_MAX) unknown.push(name)
   }
-  if (unknown?.length) reply.setHeader('x-unknown-parameters', unknown.join(', '))
+  if (!unknown?.length) return
+  const names = unknown.join(', ')
+  reply.setHeader('x-unknown-parameters', names)
+  facts.unknown_parameters = boundedText(names)
 }
 
 async function answerAttached(
@@ -132,6 +136,8 @@ async function answerAttached(
 ): Promise<void> {
   const { reply, facts, requestId } = call
   if (reply.isDisconnected) return admission?.release()
+  // The body is released when the job is submitted.
+  const formatCheck = prepared.stream ? undefined : endpoint.kind.formatCheck?.(prepared.body)
   const job = await submitJob(context, call, endpoint, prepared).catch((error: unknown) => {
     admission?.release()
     bodies?.refused()
@@ -165,6 +171,11 @@ async function answerAttached(
     else {
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
+      const ignored = formatCheck?.ignoredBy(events)
+      if (ignored) {
+        facts.format_ignored = ignored
+        reply.setHeader('x-format-ignored', ignored)
+      }
       if (!reply.isDisconnected)
         await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
     }

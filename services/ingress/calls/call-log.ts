@@ -203,6 +203,8 @@ export class CallLog {
       traceId: traceIdOf(this.traceparent ?? incomingContext(headers)),
       userAgent: userAgentOf(headers['user-agent']),
       sdkRetry: sdkRetryOf(headers['x-stainless-retry-count']),
+      unknownParameters: facts.unknown_parameters ?? null,
+      formatIgnored: facts.format_ignored ?? null,
       batchCalls: null,
       batchFailed: null,
     }

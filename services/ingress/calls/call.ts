@@ -12,7 +12,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import type { z } from 'zod'
-import type { FailedAttempt } from '#schemas/admin/requests.ts'
+import type { FailedAttempt, FormatName } from '#schemas/admin/requests.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
@@ -140,6 +140,10 @@ export interface CallFacts {
   failed_attempts?: readonly FailedAttempt[]
   /** Output limit of the model, if the caller requested more tokens. */
   max_tokens?: number
+  /** Body fields that the API does not define, separated by commas, in bounded length. */
+  unknown_parameters?: string
+  /** Requested format that the answer does not have. */
+  format_ignored?: FormatName
   queue_ms?: number
   first_output_ms?: number
   input_tokens?: number
@@ -298,6 +302,7 @@ export interface Reply {
    */
   readonly disconnectedOrDraining: AbortSignal
   readonly isDisconnected: boolean
+  /** Sets a header of the answer. Without effect after the head was sent, as for a call that ran so long that keep-alives were sent. */
   setHeader(name: string, value: string): void
   /**
    * Sets the job that runs the call.

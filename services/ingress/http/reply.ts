@@ -124,7 +124,7 @@ export class HttpReply implements Reply {
   }
 
   setHeader(name: string, value: string): void {
-    this.#res.setHeader(name, value)
+    if (!this.#res.headersSent) this.#res.setHeader(name, value)
   }
 
   accepted(jobId: string, cancel?: () => void): void {

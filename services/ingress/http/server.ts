@@ -213,7 +213,7 @@ function reasonOf(code: string | undefined): { status: number; error: ServiceErr
 const EXPOSED = [
   ...['x-request-id', 'request-id', 'x-job-id', 'location', 'preference-applied', 'idempotency-replayed', 'allow'],
   ...['retry-after', 'retry-after-ms', 'x-should-retry', 'openai-processing-ms', 'www-authenticate', 'x-max-tokens'],
-  'x-unknown-parameters',
+  ...['x-unknown-parameters', 'x-format-ignored'],
   ...['requests', 'tokens'].flatMap((kind) => [
     ...[`x-ratelimit-limit-${kind}`, `x-ratelimit-remaining-${kind}`, `x-ratelimit-reset-${kind}`],
     ...['limit', 'remaining', 'reset'].map((what) => `anthropic-ratelimit-${kind}-${what}`),

@@ -106,6 +106,11 @@ export const ANSWER_HEADERS = {
     description: 'Fields of the request body that the API does not define, such as misspelled ones.',
     schema: text,
   },
+  'x-format-ignored': {
+    description:
+      'Present if the model did not follow `response_format` (`json`) or a `tool_choice` that requires a call (`tool_call`).',
+    schema: { enum: ['json', 'tool_call'] },
+  },
   'x-ratelimit-limit-requests': { description: 'Maximum requests per minute. Absent: no limit.', schema: text },
   'x-ratelimit-remaining-requests': { description: 'Requests left in the current window.', schema: text },
   'x-ratelimit-reset-requests': {
@@ -121,6 +126,7 @@ export const CALL_HEADERS = [
   'idempotency-replayed',
   'x-max-tokens',
   'x-unknown-parameters',
+  'x-format-ignored',
   'x-ratelimit-limit-requests',
   'x-ratelimit-remaining-requests',
   'x-ratelimit-reset-requests',

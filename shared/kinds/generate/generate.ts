@@ -1,6 +1,6 @@
 import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { FormatCheck, Kind } from '#shared/kinds/kind.ts'
 import { isLowSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
@@ -29,6 +29,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   merge: mergeGenerateEvents,
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
+  formatCheck,
 }
 
 const countAnswer: Answer<CountTokensResult> = { whole: ([result]) => countOf(result) }
@@ -122,4 +123,43 @@ function pieceOf(
 function endOfPiece(text: string, start: number): number {
   const end = Math.min(text.length, start + EVENT_TEXT_MAX)
   return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end
+}
+
+/** Maximum characters of a text that {@link formatCheck} parses, about 2 ms. A longer text counts as JSON. */
+const CHECKED_TEXT_MAX = 256 * 1024
+
+/**
+ * Checks whether the choices of a complete answer have the requested format. Upstream servers may ignore `response_format` and `tool_choice`. Only the
+ * syntax of JSON is checked, not the schema. Choices that a limit, a filter or a refusal ended are not checked, nor texts that continue a prefill.
+ */
+function formatCheck(request: GenerateRequest): FormatCheck<GenerateEvent> | undefined {
+  const { tool_choice, response_format, turns } = request
+  const mustCall = tool_choice?.type === 'required' || tool_choice?.type === 'tool'
+  const isJson = response_format !== undefined && turns.at(-1)?.role !== 'assistant'
+  if (!mustCall && !isJson) return undefined
+  return { ignoredBy: (events) => (isIgnored(events, mustCall) ? (mustCall ? 'tool_call' : 'json') : undefined) }
+}
+
+function isIgnored(events: readonly GenerateEvent[], mustCall: boolean): boolean {
+  const texts = new Map<number, string>()
+  const others = new Set<number>()
+  for (const event of events) {
+    if (event.type === 'text') texts.set(event.choice, (texts.get(event.choice) ?? '') + event.text)
+    else if (event.type === 'tool_call' || event.type === 'refusal') others.add(event.choice)
+    else if (event.type === 'native' && event.scope === 'item') others.add(event.choice)
+  }
+  return events.some((event) => {
+    if (event.type !== 'finish' || event.reason !== 'stop' || others.has(event.choice)) return false
+    return mustCall || !isJsonText(texts.get(event.choice) ?? '')
+  })
+}
+
+/** Whether a text is a JSON object or array. */
+function isJsonText(text: string): boolean {
+  if (text.length > CHECKED_TEXT_MAX) return true
+  try {
+    return typeof (JSON.parse(text) ?? 0) === 'object'
+  } catch {
+    return false
+  }
 }

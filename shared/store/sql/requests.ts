@@ -67,6 +67,8 @@ const COLUMNS = {
   upstream_message: ['upstreamMessage', 'text'],
   failed_attempts: ['failedAttempts', 'text'],
   sdk_retry: ['sdkRetry', 'bigint'],
+  unknown_parameters: ['unknownParameters', 'text'],
+  format_ignored: ['formatIgnored', 'text'],
   batch_calls: ['batchCalls', 'bigint'],
   batch_failed: ['batchFailed', 'bigint'],
 } as const satisfies Record<string, readonly [keyof RequestRow, ColumnType]>

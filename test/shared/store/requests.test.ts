@@ -43,6 +43,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 7, cachedInputTokens: 2, outputTokens: 3 },
     ...{ costNanos: 5, attempts: 1, jobId: null, batchId: null, traceId: 'f'.repeat(32), userAgent: 'test/1' },
     ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
+    ...{ unknownParameters: null, formatIgnored: null },
     ...{ batchCalls: null, batchFailed: null },
     ...changes,
   })
@@ -65,6 +66,8 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
       errorParam: 'a[0]',
       upstreamMessage: 'Out of memory.',
       sdkRetry: 2,
+      unknownParameters: 'temprature, top_a',
+      formatIgnored: 'json',
       batchCalls: 40,
       batchFailed: 4,
       failedAttempts: '[{"attempt":1}]',

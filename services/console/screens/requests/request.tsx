@@ -301,6 +301,11 @@ function Times({
   )
 }
 
+const FORMAT_IGNORED = {
+  json: 'ignored by the model: the answer is not JSON',
+  tool_call: 'ignored by the model: the answer has no tool call',
+}
+
 function fieldsOf(request: RequestAnswer): Field[] {
   const { model, project, key_id, worker, job_id, batch_id, attempts, cost_usd } = request
   const { input_tokens, cached_input_tokens, output_tokens, sdk_retry, retry_of } = request
@@ -323,6 +328,8 @@ function fieldsOf(request: RequestAnswer): Field[] {
     ['SDK retry', sdk_retry && `retry ${sdk_retry} by the SDK of the caller`],
     ['Retry of', retry_of && linked(retry_of, `requests/${retry_of}`)],
     ['Retried by', request.retried_by && <Retries retries={request.retried_by} />],
+    ['Unknown parameters', request.unknown_parameters],
+    ['Format', request.format_ignored && FORMAT_IGNORED[request.format_ignored]],
     ['Worker', worker && workerLink(worker)],
     ['Upstream server', request.server_url ?? request.server],
     ['Trace ID', request.trace_id],

@@ -397,6 +397,10 @@ CREATE TABLE requests (
   failed_attempts text,
   -- Number of the retry by the SDK of the caller. NULL: the first request of the call, or unknown.
   sdk_retry integer,
+  -- Names of body fields that the API does not define, separated by commas. NULL: none, or a durable job.
+  unknown_parameters text,
+  -- `json` or `tool_call`: the requested format that the answer does not have. NULL: the answer has the format, or was not checked.
+  format_ignored text,
   -- For the row of a batch: number of its calls, and of those without a result. NULL: the row is not a batch.
   batch_calls integer,
   batch_failed integer
