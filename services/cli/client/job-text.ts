@@ -20,7 +20,12 @@ const TranscriptDelta = z.looseObject({ type: z.literal('transcript.text.delta')
 const OutputText = z.looseObject({ stream: z.enum(['stdout', 'stderr']), text: z.string() })
 const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string(), text: z.string().optional() })) })
 const Transcript = z.looseObject({ text: z.string() })
-const Tokens = z.object({ input_tokens: z.number(), output_tokens: z.number() })
+const Tokens = z.union([
+  z.object({ input_tokens: z.number(), output_tokens: z.number() }),
+  z
+    .object({ prompt_tokens: z.number(), completion_tokens: z.number() })
+    .transform((usage) => ({ input_tokens: usage.prompt_tokens, output_tokens: usage.completion_tokens })),
+])
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 
 /**

@@ -1,12 +1,17 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ERRORS } from '#schemas/error.ts'
+import type { Usage } from '#schemas/kinds/generate.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { batch } from '#shared/kinds/batch.ts'
+import { promptUsage } from '#shared/kinds/embed/embed.ts'
 import { openaiErrorBody } from '#shared/kinds/errors.ts'
+import { chatUsage } from '#shared/kinds/generate/chat/whole.ts'
+import { cumulativeUsage } from '#shared/kinds/generate/messages/whole.ts'
+import { responsesUsage } from '#shared/kinds/generate/responses/output.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { DoneStep } from '#shared/store/jobs.ts'
 import type { Call, IngressContext } from './call.ts'
@@ -89,7 +94,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     progress: progressOf(job, details.counts),
     ...(isResultKnown && { result: details.result ?? null }),
     error: job.error === null ? null : errorOf(job),
-    usage: job.usage,
+    usage: usageOf(job),
     ...(details.cost !== undefined && { cost_usd: details.cost }),
     metadata: job.metadata,
     stream: job.stream,
@@ -102,8 +107,25 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
 }
 
 function childObject(child: DurableJob): object {
-  const { id, endpoint, model, usage } = child
-  return { id, endpoint, model, status: statusOf(child), usage }
+  const { id, endpoint, model } = child
+  return { id, endpoint, model, status: statusOf(child), usage: usageOf(child) }
+}
+
+/** Converts the counts of one endpoint's attempts to the format of its answers. */
+const USAGE_FORMATS: Readonly<Record<string, (usage: Usage) => object>> = {
+  '/v1/chat/completions': (usage) => chatUsage(usage),
+  '/v1/completions': (usage) => chatUsage(usage),
+  '/v1/embeddings': ({ input_tokens }) => promptUsage(input_tokens),
+  '/v1/messages': cumulativeUsage,
+  '/v1/responses': (usage) => responsesUsage(usage),
+}
+
+/** Usage in the format of the endpoint. The usage of a completed job comes from its answer; other jobs have the counts of their attempts. */
+function usageOf({ state, endpoint, usage }: DurableJob): unknown {
+  const format = state === 'completed' ? undefined : USAGE_FORMATS[endpoint]
+  if (!format || typeof usage !== 'object' || usage === null) return usage
+  const { input_tokens = 0, output_tokens = 0, cached_tokens } = usage as Partial<Usage>
+  return format({ input_tokens, output_tokens, ...(cached_tokens !== undefined && { cached_tokens }) })
 }
 
 function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {

@@ -257,7 +257,7 @@ function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
 }
 
 /** Converts usage. Internal input counts include the prompt cache, but the Messages API counts cache reads and cache writes separately. */
-function cumulativeUsage(usage: Usage): MessagesUsage {
+export function cumulativeUsage(usage: Usage): MessagesUsage {
   const read = usage.cached_tokens ?? 0
   const written = usage.cache_write_tokens ?? 0
   return {

@@ -367,7 +367,7 @@ export function responseView(
   return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
-function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
+export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
   const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}
   return {

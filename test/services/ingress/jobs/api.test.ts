@@ -5,6 +5,8 @@
 
 import OpenAI from 'openai'
 import { describe, expect, inject, it, test } from 'vitest'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { jobObject } from '#services/ingress/calls/job-object.ts'
 import { newJobId } from '#shared/store/jobs.ts'
 import type { HeldAttempt, Store } from '#shared/store/store.ts'
 import {
@@ -348,6 +350,29 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     const forbidden = { endpoint: CHAT, body: say('x'), webhook: { url: 'https://169.254.169.254/' } }
     expect((await errorOf(await service.post('/v1/jobs', forbidden))).message).not.toContain('WEBHOOK_ALLOW_PRIVATE')
   })
+
+  it.each(['failed', 'cancelled', 'expired'] as const)(
+    'the usage of a %s job has the format of its endpoint',
+    (state) => {
+      const usage = { input_tokens: 7, output_tokens: 2, cached_tokens: 3 }
+      const ended = { state, error: null, webhook_url: null, finished_at_ms: 1, usage }
+      const usageOf = (endpoint: string, more: object = {}) =>
+        jobObject({ ...ended, endpoint, ...more } as unknown as DurableJob).usage
+      const chat = {
+        prompt_tokens: 7,
+        completion_tokens: 2,
+        total_tokens: 9,
+        prompt_tokens_details: { cached_tokens: 3 },
+      }
+      expect(usageOf(CHAT)).toEqual({ ...chat, completion_tokens_details: null })
+      expect(usageOf('/v1/completions')).toEqual(usageOf(CHAT))
+      expect(usageOf('/v1/embeddings')).toMatchObject({ prompt_tokens: 7, total_tokens: 7 })
+      expect(usageOf('/v1/messages')).toMatchObject({ input_tokens: 4, cache_read_input_tokens: 3, output_tokens: 2 })
+      expect(usageOf('/v1/responses')).toMatchObject({ input_tokens: 7, output_tokens: 2, total_tokens: 9 })
+      expect(usageOf('/v1/batches')).toEqual(usage)
+      expect(usageOf(CHAT, { usage: null })).toBeNull()
+    },
+  )
 
   it('a waiting job is cancelled immediately and permanently', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
