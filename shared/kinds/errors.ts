@@ -50,12 +50,20 @@ function openaiType(error: ServiceError): string {
  * Anthropic's notation. Examples: `max_tokens: Field required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
-  const { param, message } = error
-  const detail = param !== null && message.startsWith(`${param}: `) ? message.slice(param.length + 2) : message
-  const text = param === null ? message : `${param.replace(/\[(\d+)\]/g, '.$1')}: ${detail}`
   const type = messagesType(error.status)
   const details = isThreadRefusal(error) ? { details: { error_code: 'thread_unsupported_request' } } : {}
-  return { type: 'error', error: { type, message: text, ...details }, request_id: requestId }
+  return { type: 'error', error: { type, message: messagesErrorText(error), ...details }, request_id: requestId }
+}
+
+export function messagesErrorText({ param, message }: ServiceError): string {
+  if (param === null) return message
+  const detail = message.startsWith(`${param}: `) ? message.slice(param.length + 2) : message
+  return `${messagesPath(param)}: ${detail}`
+}
+
+/** Returns the path of a field in Anthropic's notation, such as `messages.0.role`. */
+export function messagesPath(param: string): string {
+  return param.replace(/\[(\d+)\]/g, '.$1')
 }
 
 /**

@@ -206,6 +206,8 @@ function batchFieldsOf({ kind, progress }: DurableJob): Partial<RequestRow> & Ba
   }
 }
 
+const CANCELLED = 'The job was cancelled.'
+
 type BatchCounts = Pick<RequestRow, 'batchCalls' | 'batchFailed'>
 
 type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam' | 'upstreamMessage'
@@ -213,21 +215,24 @@ type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam' | 'upstreamMes
 function endOf({ error }: DurableJob, state: string): Pick<RequestRow, End> {
   const none = { errorCode: null, errorMessage: null, errorParam: null, upstreamMessage: null }
   if (state === 'completed') return { ...none, status: 200 }
-  if (state === 'cancelled') return { ...none, status: CANCELLED_STATUS, errorCode: 'job_cancelled' }
+  if (state === 'cancelled')
+    return { ...none, status: CANCELLED_STATUS, errorCode: 'job_cancelled', errorMessage: CANCELLED }
   const thrown = error ? ServiceError.fromBody(error) : new ServiceError('job_expired', '')
   return { status: thrown.status, ...errorOf(thrown) }
 }
 
-/** Returns the error of a request in bounded length, with the message that the caller received and that of the upstream server. */
-export function errorOf({
-  code,
-  message,
-  param,
-  upstreamMessage,
-}: ServiceError): Pick<RequestRow, Exclude<End, 'status'>> {
+/**
+ * Returns the error of a request in bounded length, with the message that the caller received and that of the upstream server.
+ *
+ * @param sent Message that the caller received. Default: the message of the error
+ */
+export function errorOf(
+  { code, message, param, upstreamMessage }: ServiceError,
+  sent = message,
+): Pick<RequestRow, Exclude<End, 'status'>> {
   const textOf = (text = '') => (text === '' ? null : boundedText(text, MESSAGE_CHARS_MAX))
   return {
-    ...{ errorCode: code, errorMessage: textOf(message), upstreamMessage: textOf(upstreamMessage) },
+    ...{ errorCode: code, errorMessage: textOf(sent), upstreamMessage: textOf(upstreamMessage) },
     errorParam: param === null ? null : boundedText(param, NAME_CHARS_MAX),
   }
 }

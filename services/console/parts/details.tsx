@@ -45,8 +45,8 @@ export function DetailHead({ list, what, id, title = what, state, children }: De
 interface DetailStateProps {
   readonly list: DetailHeadProps['list']
   readonly what: string
-  /** Possible reasons why no object with the id can be read. */
-  readonly why: string
+  /** Possible reasons why no object with the id can be read. Default: the message of the API. */
+  readonly why?: string
   /** Error of the last load. A 404 is shown as an object that does not exist. */
   readonly error: unknown
   readonly isLoaded: boolean
@@ -66,7 +66,7 @@ export function DetailState({ list, what, why, error, ...state }: DetailStatePro
         </a>
       }
     >
-      {why}
+      {why ?? messageOf(error)}
     </Empty>
   )
 }

@@ -1,5 +1,6 @@
 import type { ErrorCode } from '#schemas/error.ts'
 import { UPSTREAM_REMEDIES, upstreamRemedyOf } from '#shared/doctor/calls.ts'
+import { messagesPath } from '#shared/kinds/errors.ts'
 import type { RequestRow } from '#shared/store/requests.ts'
 
 /** Remedy for callers without a valid key. Such callers have no access to the console. */
@@ -162,7 +163,8 @@ function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string 
       (_, a: string, then: string, b: string, other) =>
         isInterrupted ? a.toUpperCase() + then : b.toUpperCase() + other,
     )
-  if (jobId === null && !isInterrupted) return chosen
+  if (jobId === null && !isInterrupted)
+    return chosen.replace('redrive the job, which runs it again', 'send the request again')
   const later = jobId === null ? 'Try again later' : 'Redrive the job later'
   return chosen
     .replace('Retry after the time in the header `Retry-After`', later)
@@ -201,7 +203,9 @@ function isOfUpstream({ errorCode, worker }: FailedRow): boolean {
   return errorCode?.startsWith('upstream_') === true || (errorCode === 'overloaded' && worker != null)
 }
 
-function concreteStepOf({ errorCode, errorMessage, errorParam }: FailedRow): string | undefined {
+function concreteStepOf({ errorCode, errorMessage: sent, errorParam }: FailedRow): string | undefined {
+  const field = errorParam === null ? '' : `${messagesPath(errorParam)}: `
+  const errorMessage = field && sent?.startsWith(field) ? sent.slice(field.length) : sent
   for (const [code, pattern, step] of CONCRETE_STEPS) {
     const found = code.test(errorCode ?? '') && pattern.exec(errorMessage ?? '')
     if (!found) continue

@@ -46,6 +46,8 @@ export class CallLog {
   readonly facts: CallFacts = {}
   /** Trace context for the job of the call. Without tracing, the context of the caller is passed on. */
   traceparent: string | undefined
+  /** Message of the failure that the caller receives, if its API changes the message of the error. */
+  sentMessage: string | undefined
   #span: Span | undefined
   readonly #context: LogContext
   #handled: { readonly endpoint: string; readonly kind: string | null; readonly isKnown: boolean } | undefined
@@ -164,7 +166,7 @@ export class CallLog {
     if (isOfJob) return
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
-    const error = this.#error && errorOf(this.#error)
+    const error = this.#error ? errorOf(this.#error, this.sentMessage) : endOf(status)
     const attempts = failedAttemptsOf(facts.failed_attempts)
     const isOwnJob = facts.job_id === attachedIdOf(this.requestId)
     // The code `job_cancelled` also belongs to a read of another job that was cancelled. The status of such a read is kept.
@@ -181,14 +183,11 @@ export class CallLog {
       worker: facts.worker ?? null,
       server: facts.server ?? null,
       status: typeof status === 'number' && !isCancelled ? status : CANCELLED_STATUS,
-      errorCode: null,
-      errorMessage: null,
-      errorParam: null,
       ...error,
       ...attempts,
       // The number of recorded attempts is limited. The message of the last attempt is therefore read from the error of the call, if there
       // is one.
-      upstreamMessage: error?.upstreamMessage ?? attempts.upstreamMessage,
+      upstreamMessage: error.upstreamMessage ?? attempts.upstreamMessage,
       queueMs: facts.queue_ms ?? null,
       firstOutputMs: facts.first_output_ms ?? null,
       durationMs: Math.round(durationMs),
@@ -231,6 +230,15 @@ export class CallLog {
       ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
   }
+}
+
+/** Error fields of a call without an error. Such a call has no HTTP status if its caller left or cancelled. */
+function endOf(status: number | string): ReturnType<typeof errorOf> {
+  const none = { errorCode: null, errorMessage: null, errorParam: null, upstreamMessage: null }
+  if (typeof status === 'number') return none
+  const errorMessage =
+    status === 'cancelled' ? 'The caller cancelled the call.' : 'The client disconnected before the end of the answer.'
+  return { ...none, errorCode: 'job_cancelled', errorMessage }
 }
 
 function outcomeOf(status: number | string, refusal: string | undefined): string {

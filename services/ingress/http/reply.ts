@@ -23,7 +23,7 @@ import { CallLog } from '#services/ingress/calls/call-log.ts'
 import { jsonTextSoon } from '#shared/json/write.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { openaiErrorBody } from '#shared/kinds/errors.ts'
+import { messagesErrorText, openaiErrorBody } from '#shared/kinds/errors.ts'
 import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -206,8 +206,10 @@ export class HttpReply implements Reply {
     const error = log.classify(thrown)
     // A client that has already disconnected does not receive the failure, so the failure is not recorded.
     if (res.destroyed || res.writableEnded) return
+    const sent = keptAs ?? format
+    if (sent === 'anthropic') log.sentMessage = messagesErrorText(error)
     log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
-    if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
+    if (!res.headersSent) return sendError(res, error, sent, log.requestId, keptAs !== undefined)
     const words = this.#endWithError(error)
     if (words === undefined) return void res.destroy()
     endWithin(res, error.code === 'slow_reader' ? SLOW_END_TIMEOUT_MS : this.#slowReaderMs, words)

@@ -93,7 +93,6 @@ export function RequestScreen({ id }: { readonly id: string }) {
       <DetailState
         list="requests"
         what="request"
-        why="A request is in the log from about a second after its end, until the retention time of the log. Reads such as the list of models are not in the log."
         error={error.value}
         isLoaded={shown !== undefined}
         retry={() => location.reload()}
@@ -324,6 +323,7 @@ function fieldsOf(request: RequestAnswer): Field[] {
     ['Cached input', cached_input_tokens > 0 && `${cached_input_tokens.toLocaleString('en')} of the input tokens`],
     ['Output tokens', output_tokens > 0 && output_tokens.toLocaleString('en')],
     ['Cost', cost_usd > 0 && costText(cost_usd)],
+    ['Cancelled', request.status === CANCELLED && request.error_message],
     ['Attempts', attempts > 0 ? String(attempts) : `none: ${request.status < 400 ? 'answered directly' : 'not run'}`],
     ['SDK retry', sdk_retry && `retry ${sdk_retry} by the SDK of the caller`],
     ['Retry of', retry_of && linked(retry_of, `requests/${retry_of}`)],

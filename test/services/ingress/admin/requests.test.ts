@@ -321,11 +321,32 @@ describe('the request log', () => {
     await response.body?.getReader().read()
     left.abort()
     const row = await find('alice', String(response.headers.get('x-request-id')))
-    expect(row).toMatchObject({ status: 499, error_code: null })
+    expect(row).toMatchObject({
+      ...{ status: 499, error_code: 'job_cancelled' },
+      error_message: 'The client disconnected before the end of the answer.',
+    })
     const ids = async (query: string) => (await list('alice', query)).data.map((one) => one.id)
     expect(await ids('?status=failed&limit=100')).not.toContain(row.id)
     expect(await ids('?status=499')).toContain(row.id)
     expect(row.output_tokens).toBeGreaterThan(0)
+  })
+
+  it('has the message of a failure in the format of the API that the caller used', async () => {
+    const send = async (body: object) => {
+      const answer = await door.stack.post('/v1/messages', body, { headers: { 'x-api-key': secretOf('alice') } })
+      const { error } = (await answer.json()) as { error: { message: string } }
+      return [error.message, await find('alice', String(answer.headers.get('x-request-id')))] as const
+    }
+    const messages = [{ role: 'user', content: 'Hi' }]
+    const [missing, noLimit] = await send({ model: 'echo-1', messages })
+    expect(missing).toBe('max_tokens: Field required')
+    expect(noLimit).toMatchObject({ error_message: missing, next_step: expect.stringContaining('max_tokens') })
+    const [unknown, noModel] = await send({ model: 'claude-sonnet-4-5', max_tokens: 9, messages })
+    expect(unknown).toMatch(/^model: claude-sonnet-4-5/)
+    expect(noModel.error_message).toBe(unknown)
+    const [type, badType] = await send({ model: 'echo-1', max_tokens: 'x', messages })
+    expect(type).toMatch(/^max_tokens: Input should be /)
+    expect(badType).toMatchObject({ error_message: type, next_step: expect.stringContaining('Send max_tokens as') })
   })
 
   it('has one row per durable job, and one row per call that repeats an idempotency key', async () => {
