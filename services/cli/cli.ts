@@ -52,6 +52,8 @@ Exit codes:
 /** Renamed options: old name → new name. An old name is rejected, and the error contains the new name. */
 const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
   for: 'ttl',
+  from: 'since',
+  to: 'until',
   overlap: 'grace-period',
   'start-within': 'start-deadline',
 }

@@ -7,7 +7,7 @@ import { type Command, noArguments } from './command.ts'
 
 /** Option of this command for each query parameter of `GET /v1/usage`. */
 const QUERY = {
-  ...{ from: 'from', to: 'to', group_by: 'group-by', order_by: 'order-by' },
+  ...{ from: 'since', to: 'until', group_by: 'group-by', order_by: 'order-by' },
   ...{ project: 'project', key: 'key-id', model: 'model', endpoint: 'endpoint' },
 } as const
 
@@ -21,9 +21,9 @@ the period before, and the forecast of this month. The output is a table on a te
 
 Options:
   --month MONTH        show this month (this, the default), the month before (last), or a month such as 2030-01
-  --from DAY           first day, such as 2030-01-31; 7d for 7 full days and today, 24h for 24 full hours and the
+  --since DAY          first day, such as 2030-01-31; 7d for 7 full days and today, 24h for 24 full hours and the
                        running hour
-  --to DAY             last day (default: today)
+  --until DAY          last day (default: today)
   --group-by GROUP     show one row per project, key, model, endpoint, day or hour (default day), or per
                        combination of several, such as day,project,key,model
   --order-by ORDER     sort the rows by group (default), or by cost, the most expensive first
@@ -33,18 +33,18 @@ Options:
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
 
 Examples:
-  sluice usage --group-by project --order-by cost --from 7d
+  sluice usage --group-by project --order-by cost --since 7d
   sluice usage --group-by project,model --month last -o csv > usage.csv
-  sluice usage --group-by day,project,key,model --from 30d -o csv > usage.csv
-  sluice usage --from 2030-01-01 --to 2030-01-31 --json | jq .total.cost_usd`,
+  sluice usage --group-by day,project,key,model --since 30d -o csv > usage.csv
+  sluice usage --since 2030-01-01 --until 2030-01-31 --json | jq .total.cost_usd`,
   options: {
     ...Object.fromEntries([...Object.values(QUERY), 'month'].map((option) => [option, { type: 'string' }] as const)),
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
     const month = values.text('month')
-    if (month !== undefined && (values.text('from') ?? values.text('to')) !== undefined) {
-      throw usageError('Use either --month, or --from and --to, not both.')
+    if (month !== undefined && (values.text('since') ?? values.text('until')) !== undefined) {
+      throw usageError('Use either --month, or --since and --until, not both.')
     }
     const query = new URLSearchParams(month === undefined ? {} : monthRange(month, Date.now()))
     for (const [name, option] of Object.entries(QUERY)) {
@@ -113,7 +113,7 @@ function textOf(report: UsageReport, columns: number): string {
   const head = [...dimensions, ...(isNamed ? ['name'] : []), ...HEAD]
   const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'], cut: ['name', 'model'] }, columns)
   const more = has_more
-    ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n'
+    ? 'Not all groups are shown. For the others, choose a shorter period with --since and --until.\n'
     : ''
   return `${table}${more}${summaryOf(report)}${budgetTable(budgets, columns)}`
 }

@@ -81,6 +81,8 @@ describe('the sluice command', () => {
     { args: ['research', 'Why?', '--for', '5m'], message: "Option '--for' was renamed.\nUse --ttl." },
     { args: [...chatJob('x'), '--start-within', '1m'], message: 'was renamed.\nUse --start-deadline.' },
     { args: ['jobs', '--for', '5m'], message: "Unknown option '--for'." },
+    { args: ['usage', '--from', '7d'], message: "Option '--from' was renamed.\nUse --since." },
+    { args: ['usage', '--to', '2030-01-31'], message: "Option '--to' was renamed.\nUse --until." },
     { args: ['jobs', 'job_1'], message: "Unexpected argument: 'job_1'.\nFor help: sluice jobs --help" },
     { args: ['jobs', '--limit', '0'], message: "--limit must be a whole number from 1 to 10000; got '0'." },
     { args: ['jobs', '--since', 'soon'], message: '--since must be a time such as' },
