@@ -138,6 +138,6 @@ export function getBudget(
 }
 
 export function contextExceeded(contextTokens: number, tokens: number | string): ServiceError {
-  const message = `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${tokens} tokens. Please reduce the length of the messages.`
+  const message = `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${tokens} tokens, which leaves no room for the answer. Please reduce the length of the messages.`
   return new ServiceError('context_length_exceeded', message, { param: 'messages' })
 }

@@ -1,6 +1,13 @@
 /** A JSON Schema that is an object. The schemas `true` and `false` have no such form. */
 export type Schema = Readonly<Record<string, unknown>>
 
+export const SCHEMA_TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
+
+/** Whether a value of the keyword `type` is a type or a list of types. */
+export function areTypes(value: unknown): boolean {
+  return [value].flat().every((type) => SCHEMA_TYPES.includes(type as string))
+}
+
 /** Maximum length of a chain of references. A longer chain, which may be circular, counts as a schema that accepts any value. */
 const HOPS_MAX = 64
 /** Maximum number of keys and list entries that merging may copy for one root schema, because a hostile schema could multiply them. */

@@ -168,8 +168,7 @@ export function OperatorsOnly({ children }: { readonly children: ComponentChildr
   if (isOperator.value) return <>{children}</>
   return (
     <p class="card">
-      This page requires a key with the <code>admin</code> scope. To create one, run{' '}
-      <code>npx sluice keys create --scopes calls,admin</code>
+      This page requires a key with the <code>admin</code> scope. Ask the operator of the service for one.
     </p>
   )
 }

@@ -60,7 +60,7 @@ export const speech: JobEndpoint = {
 function speakerOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   if (context.models.models.some(({ task }) => task === 'speech')) return getModel(context, caller, id, 'speech')
   const message =
-    `The model '${excerpt(id)}' does not support speech, and no other model does. Add a model with 'task: speech' to models.yaml, ` +
-    'whose server has POST /audio/speech.'
+    `The model '${excerpt(id)}' does not support speech, and no other model does. Ask the operator of the service to add a ` +
+    "model with 'task: speech' to models.yaml, whose server has POST /audio/speech."
   throw new ServiceError('model_not_found', message, { param: 'model' })
 }

@@ -1,9 +1,11 @@
 import {
+  areTypes,
   isSchema,
   listOf,
   numberOf,
   propertyOf,
   requiredOf,
+  SCHEMA_TYPES,
   type Schema,
   SchemaReader,
 } from '#shared/json-schema/json-schema.ts'
@@ -30,13 +32,14 @@ export class FillBudget {
  * end, then the rest is null.
  *
  * @param root The schema, and the target of `#/…` references
- * @throws ServiceError `invalid_value` for a schema that is too large to merge
+ * @throws ServiceError `invalid_value` for a schema that is too large to merge, or that has an unknown type
  */
 export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
   const { name = 'value', param, budget = new FillBudget() } = options
   try {
     return new Filler(root, budget).fill(root, name, 0)
   } catch (cause) {
+    if (cause instanceof UnknownType) throw new ServiceError('invalid_value', cause.message, { cause, param })
     if (!(cause instanceof RangeError)) throw cause
     throw new ServiceError('invalid_value', 'The JSON schema is too large for this model.', { cause, param })
   }
@@ -46,6 +49,13 @@ interface FillOptions {
   readonly name?: string | undefined
   readonly param?: string
   readonly budget?: FillBudget
+}
+
+class UnknownType extends Error {
+  constructor(type: unknown) {
+    const shown = JSON.stringify(type).slice(0, 64)
+    super(`Unknown type ${shown} in the JSON schema. Types are: ${SCHEMA_TYPES.join(', ')}.`)
+  }
 }
 
 class Filler {
@@ -61,6 +71,7 @@ class Filler {
   fill(schema: unknown, name: string, depth: number): unknown {
     if (this.#budget.values-- <= 0 || depth > DEPTH_END) return null
     if (!isSchema(schema)) return this.#text(name)
+    if (schema.type !== undefined && !areTypes(schema.type)) throw new UnknownType(schema.type)
     if (typeof schema.$ref === 'string') {
       return depth > 2 * DEPTH_MAX ? null : this.fill(this.#reader.resolve(schema), name, depth + 1)
     }

@@ -136,6 +136,17 @@ describe('a value generated from a JSON schema', () => {
     expect(fillSchema(schema)).toEqual({ a: 'a', b: 'b', c: 'c', d: 'd' })
   })
 
+  test('is refused if a type in the schema is unknown', () => {
+    const inner = { type: 'object', properties: { a: { type: ['string', 'nul'] } } }
+    for (const schema of [{ type: 'objct' }, { type: 7 }, inner]) {
+      expect(answerOf(schema), JSON.stringify(schema)).toMatch(
+        /^Unknown type .+ in the JSON schema\. Types are: object,/,
+      )
+      expect(grammarOf(schema)).toContain('must be one of object,')
+    }
+    expect(answerOf({ type: ['null', 'string'] })).toBe('null')
+  })
+
   test('contains properties named __proto__ and constructor', () => {
     const schema = JSON.parse('{"type":"object","properties":{"__proto__":{"const":1},"constructor":{"const":2}}}')
     expect(JSON.stringify(fillSchema(schema))).toBe('{"__proto__":1,"constructor":2}')

@@ -56,8 +56,8 @@ export function Home() {
       {isOperator.value && <Pools />}
       {isOperator.value === false && (
         <p class="dim">
-          This key shows its own project only. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
-          <code>npx sluice keys create --scopes calls,admin</code>
+          This key shows its own project only. To see the whole fleet, ask the operator for a key with the{' '}
+          <code>admin</code> scope.
         </p>
       )}
     </section>

@@ -386,8 +386,10 @@ function SelectedForm({ form: { name, path, capability, missing, Content } }: { 
     <div class="card empty">
       <h2>No model for {name}</h2>
       <p>
-        This key has access to no model for <code>{path}</code>. {missing} If there is one already, create a key with
-        access to it: <code>npx sluice keys create</code>
+        This key has access to no model for <code>{path}</code>.{' '}
+        {isOperator.value
+          ? `${missing} If there is one already, create a key with access to it on the screen Keys and projects.`
+          : 'Ask the operator of the service for a model, or for a key with access to one.'}
       </p>
     </div>
   )

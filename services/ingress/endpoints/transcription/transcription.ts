@@ -120,7 +120,7 @@ function translatorOf(context: IngressContext, caller: Caller, id: string): Mode
   const others = able.map((one) => one.id).join(', ')
   const what = others
     ? `Models that support translation: ${others}.`
-    : "No model supports translation. Translation needs a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
+    : "No model supports translation. Ask the operator of the service for a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
   const message = `The model '${model.id}' does not translate. ${what}`
   throw new ServiceError('model_not_supported', message, { param: 'model' })
 }

@@ -1,4 +1,4 @@
-import { isSchema, listOf, type Schema, SchemaReader } from '#shared/json-schema/json-schema.ts'
+import { areTypes, isSchema, listOf, SCHEMA_TYPES, type Schema, SchemaReader } from '#shared/json-schema/json-schema.ts'
 import { isPlain } from './keywords.ts'
 import { Languages } from './language.ts'
 import { areDisjoint, Comparison, SchemaProblem } from './match.ts'
@@ -26,7 +26,6 @@ const NUMBERS = 'minimum maximum exclusiveMinimum exclusiveMaximum multipleOf'.s
 const TEXTS = ['pattern', 'format', '$ref']
 const LISTS = 'enum required anyOf oneOf allOf prefixItems'.split(' ')
 const MAPS = 'properties patternProperties dependentRequired'.split(' ')
-const TYPES = 'object array string number integer boolean null'.split(' ')
 
 const INNER = 'additionalProperties additionalItems unevaluatedProperties unevaluatedItems items propertyNames'.split(
   ' ',
@@ -150,7 +149,6 @@ function requireNames(names: unknown, path: string): void {
 
 function requireForm(schema: Schema, path: string): void {
   const isCount = (value: unknown) => typeof value === 'number' && value >= 0
-  const isTypes = (value: unknown) => [value].flat().every((type) => TYPES.includes(type as string))
   const checks: [readonly string[], (value: unknown) => boolean, string][] = [
     [COUNTS, isCount, 'must be a number of at least 0'],
     [NUMBERS, (value) => typeof value === 'number', 'must be a number'],
@@ -158,7 +156,7 @@ function requireForm(schema: Schema, path: string): void {
     [TEXTS, (value) => typeof value === 'string', 'must be a string'],
     [LISTS, Array.isArray, 'must be a list'],
     [MAPS, isSchema, 'must be an object'],
-    [['type'], isTypes, `must be one of ${TYPES.join(', ')}, or a list of them`],
+    [['type'], areTypes, `must be one of ${SCHEMA_TYPES.join(', ')}, or a list of them`],
   ]
   for (const [keywords, isFormed, problem] of checks) {
     const broken = keywords.find((keyword) => keyword in schema && !isFormed(schema[keyword]))
