@@ -44,7 +44,7 @@ describe('sluice usage', () => {
     const csv = await run(stack, { 'group-by': 'model', output: 'csv' }, true)
     expect(csv.split('\r\n')[1]).toMatch(/^echo-1,1,0,\d+,0,10,0,1$/)
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
-    const hours = JSON.parse(await run(stack, { from: '24h' }, false))
+    const hours = JSON.parse(await run(stack, { since: '24h' }, false))
     const startMs = Date.parse(`${hours.from}:00:00Z`)
     expect(Date.now() - startMs, '24 hours and a part of the running hour, in ms').toBeLessThan(25.1 * 3_600_000)
     expect(Date.now() - startMs).toBeGreaterThanOrEqual(24 * 3_600_000)
@@ -65,22 +65,22 @@ describe('sluice usage', () => {
     // The key of the test service belongs to no named project, so its project has the id of the key, `key_env`.
     const dataDir = await directoryWithDays([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], { project: 'key_env' })
     await using stack = await startStack({ models: [ECHO_MODEL], dataDir })
-    const shown = await run(stack, { from: '7d' }, true)
+    const shown = await run(stack, { since: '7d' }, true)
     expect(shown).toContain('Change: cost +133 % from $3.00; calls +133 % from 3\n')
     const periods = `${dayAgo(7)} to ${dayAgo(1)} compared with ${dayAgo(14)} to ${dayAgo(8)}`
     expect(shown).toContain(`        ${periods} (previous period: 3 of 7 days with data)\n`)
-    expect(await run(stack, { from: '90d' }, true), 'period before the first usage').toMatch(
+    expect(await run(stack, { since: '90d' }, true), 'period before the first usage').toMatch(
       /Change: none, because .* has no data\./,
     )
-    expect(await run(stack, { from: '30d' }, true)).toMatch(
+    expect(await run(stack, { since: '30d' }, true)).toMatch(
       /^Month: {2}\$\d+\.00 spent in \d{4}-\d\d, about \$\d+\.\d\d at the end of the month, at the rate of the last 7 days$/m,
     )
   })
 
   it("prints the service's error message for an invalid date", async () => {
     await using stack = await startStack()
-    await expect(run(stack, { from: 'yesterday' }, false)).rejects.toThrow(/from/)
+    await expect(run(stack, { since: 'yesterday' }, false)).rejects.toThrow(/--since must be a day/)
     await expect(run(stack, { month: '2030-13' }, false)).rejects.toThrow('--month must be this, last')
-    await expect(run(stack, { month: 'this', from: '7d' }, false)).rejects.toThrow('not both')
+    await expect(run(stack, { month: 'this', since: '7d' }, false)).rejects.toThrow('not both')
   })
 })
