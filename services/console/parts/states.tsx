@@ -25,7 +25,7 @@ interface Counts {
   readonly total: number
   readonly completed: number
   readonly failed: number
-  /** Completed requests whose answer is invalid for the table of the batch. */
+  /** Completed requests whose answer is none of the choices of the table, or lacks the fields for its columns. */
   readonly invalid?: number
 }
 

@@ -35,7 +35,8 @@ export interface PartialOptions {
  * Charges the memory of an incomplete message to the body budget.
  *
  * The library `ws` buffers a message until it is complete. A piece read from the socket stays in memory as a whole
- * while one of its bytes is needed. All pieces since the last moment without an incomplete frame are therefore counted.
+ * while one of its bytes is needed. The count therefore contains every piece since the last moment at
+ * which all received frames and messages were complete.
  *
  * Complete control frames between messages are freed at once and not counted. Otherwise a client that only answers
  * pings would use up its budget. A control frame within a message may keep a piece in memory, so such a frame is
@@ -136,7 +137,7 @@ class WireFrames {
   #headBytes = 0
   #payloadLeft: number | undefined
   #isMidMessage = false
-  /** Number of frames that began since the last moment at which no frame or message was incomplete. */
+  /** Number of frames that began since the last moment at which all received frames and messages were complete. */
   begun = 0
 
   get isClear(): boolean {

@@ -148,7 +148,7 @@ export class Children {
 
   async #requireRoom(): Promise<void> {
     const { job, childrenAtOnce: most = UNENDED_MAX } = this.#options
-    if (job.depth >= DEPTH_MAX) throw tooMuch(`children more than ${DEPTH_MAX} levels below the job of a caller`)
+    if (job.depth >= DEPTH_MAX) throw tooMuch(`child jobs nested more than ${DEPTH_MAX} levels deep`)
     if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
     if (this.#count < most) return
     const unended = (await this.#list()).filter(({ state }) => !TERMINAL.has(state)).length

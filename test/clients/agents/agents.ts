@@ -8,7 +8,7 @@ import { ANSWER, FILES, FILES_AFTER, MCP_MARK, PROMPT, SEARCH_MARK } from './scr
 export interface Agent {
   /** Name of the agent and of its snippet, a shell script. */
   readonly name: string
-  /** Exact version of its npm package. */
+  /** Name and exact version of the npm package of the agent. */
   readonly package: string
   /**
    * Model names to test, because the agent treats them differently. The first name is unknown to the agent. The value of each name is a text that at

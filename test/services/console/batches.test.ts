@@ -197,7 +197,9 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByRole('button', { name: 'Create batch: 2 requests' }).waitFor()
     await page.getByRole('button', { name: /^Create batch/ }).click()
     await page.getByRole('region', { name: 'Progress' }).getByText('2 of 2').waitFor()
-    await page.getByText(/^All 5 rows of 2 batches: 5 completed, 0 failed, \d+ → \d+ tokens/).waitFor()
+    await page
+      .getByText(/^In total, with earlier runs: 5 rows from 2 batches, 5 completed, 0 failed, \d+ → \d+ tokens/)
+      .waitFor()
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
     expect(savedNames.at(-1)).toBe('trial-results.csv')
     expect(csv[0], 'header with a byte order mark').toMatch(/^\uFEFFreview,note,answer,/)

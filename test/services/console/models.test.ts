@@ -58,7 +58,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     await problems
       .getByText(/^Failing since \d\d:\d\d \(.*\)\. 3 of 3 calls failed in the last hour, all with \w+\.$/)
       .waitFor()
-    await problems.getByText('3 of 3 in the last hour; 3 of 3 since the start').waitFor()
+    await problems.getByText('3 of 3 calls in the last hour; 3 of 3 calls since the failures began').waitFor()
     const project = problems.getByRole('link', { name: 'Owner key' })
     expect(await project.getAttribute('href')).toMatch(/requests\?model=gone&error_code=\w+&since=\d+&project=\w+$/)
     await problems.getByText(/^upstream_\w+ 3: /).waitFor()

@@ -166,7 +166,10 @@ describe('the grammar of a JSON schema', () => {
 
   test.each([
     ['has recursive alternatives with the same beginning', { anyOf: ['x', 'y'].map((name) => twin(name)) }],
-    ['allows more than 1000 continuations at one place', { enum: Array.from({ length: 1_001 }, (_, index) => index) }],
+    [
+      'allows more than 1000 values or alternatives at the same position of the answer',
+      { enum: Array.from({ length: 1_001 }, (_, index) => index) },
+    ],
     ['contains itself without an end', { anyOf: [{ $ref: '#' }, { type: 'null' }] }],
   ])('is refused if the schema %s', (problem, schema) => {
     expect(() => writeSchemaGrammar(schema, 'tools')).toThrow(

@@ -9,7 +9,10 @@ const environment = await findEnvironment()
 const code = fileURLToPath(new URL('../../../shared/local-server/python', import.meta.url))
 const script = fileURLToPath(new URL('../../support/speech/language.py', import.meta.url))
 
-/** Values that the model returns for a window of up to 30 seconds of audio. */
+/**
+ * A window of up to 30 seconds of audio. The model returns the average log probability of the tokens, the sampling temperature and the
+ * probability that the window has no speech. The last number is the duration of the audio in seconds.
+ */
 type Window = readonly [avgLogprob: number, temperature: number, noSpeechProb: number, seconds: number]
 
 async function check(windows: readonly Window[], detected: string | null = null): Promise<string> {

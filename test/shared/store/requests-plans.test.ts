@@ -46,7 +46,7 @@ const CASES = FILTERS.flatMap(([query, index]) =>
 )
 
 describe('the query plans of the request log', () => {
-  it('read one index in SQLite', () => {
+  it('read each list from one index in SQLite', () => {
     const db = new DatabaseSync(':memory:')
     db.function('now_ms', () => Date.now())
     for (const { sql } of loadMigrations('sqlite')) db.exec(sql)
@@ -65,7 +65,7 @@ describe('the query plans of the request log', () => {
     }
   })
 
-  it.skipIf(!postgres)('read one index in Postgres, and do not sort all matching rows', async () => {
+  it.skipIf(!postgres)('read each list from one index in Postgres, and do not sort all matching rows', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await database.open()
     await database.query(`INSERT INTO requests (id, started_at_ms, ended_at_ms, project, key_id, endpoint, model, status,

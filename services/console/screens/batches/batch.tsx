@@ -361,7 +361,7 @@ async function allRowsOf(batch: Batch, signal: AbortSignal): Promise<string> {
   const request_counts = { total: cells.size, completed: cells.size - failed, failed }
   const { usage, cost_usd } = usedBy(batches)
   const text = summaryOf({ request_counts, usage: usage as Batch['usage'], cost_usd, invalid_answers: invalid })
-  return `All ${cells.size.toLocaleString('en')} rows of ${batches.length} batches: ${text}`
+  return `In total, with earlier runs: ${cells.size.toLocaleString('en')} rows from ${batches.length} batches, ${text}`
 }
 
 function Problems({ batch }: { readonly batch: Batch }) {

@@ -307,8 +307,10 @@ type Trend = NonNullable<Finding['trend']>
 
 /** The failed requests since the start of an incident. */
 function countsText({ failed, calls, is_lower_bound, last_hour }: Trend): string {
-  const all = `${is_lower_bound ? 'at least ' : ''}${countText(failed)} of ${countText(calls)} since the start`
-  return last_hour ? `${countText(last_hour.failed)} of ${countText(last_hour.calls)} in the last hour; ${all}` : all
+  const all = `${is_lower_bound ? 'at least ' : ''}${countText(failed)} of ${countText(calls)} calls since the failures began`
+  return last_hour
+    ? `${countText(last_hour.failed)} of ${countText(last_hour.calls)} calls in the last hour; ${all}`
+    : all
 }
 
 /** Bars and a legend with the failed share of each clock hour since the start of a problem. Absent within the first hour. */

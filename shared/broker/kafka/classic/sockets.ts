@@ -117,8 +117,8 @@ function changesOf({ connections }: Broker) {
 }
 
 function close({ socket, isOpen }: Connection, { host, port }: Broker): void {
-  // An attempt to connect ends only by an error. An open connection ends by the event `end`, which a destroyed socket does not emit, so the
-  // event is emitted here.
+  // The Kafka client ends an attempt to connect only at the event `error`, and an open connection at the event `end`. A destroyed socket
+  // does not emit `end`, so `end` is emitted here.
   if (!isOpen) return void socket.destroy(refusal(host, port))
   socket.destroy()
   socket.emit('end')

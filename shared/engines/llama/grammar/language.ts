@@ -44,7 +44,7 @@ export interface State {
 }
 
 export function tooLarge(): SchemaProblem {
-  return new SchemaProblem(`needs more than ${STATES_MAX} automaton states for one string`)
+  return new SchemaProblem('has a string whose pattern, format and length limits are too complex')
 }
 
 export class Languages {

@@ -148,7 +148,7 @@ function bounded(ways: number): number {
 }
 
 function tooManyWays(): SchemaProblem {
-  return new SchemaProblem(`allows more than ${WAYS_MAX} continuations at one place`)
+  return new SchemaProblem(`allows more than ${WAYS_MAX} values or alternatives at the same position of the answer`)
 }
 
 /*

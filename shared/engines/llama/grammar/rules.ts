@@ -99,7 +99,7 @@ export class RuleBook {
 
   #spend(characters: number): void {
     this.#characters += characters
-    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('results in a grammar that is too large')
+    if (this.#characters > GRAMMAR_CHARS_MAX) throw new SchemaProblem('is too large')
   }
 }
 

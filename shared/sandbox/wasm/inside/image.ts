@@ -12,7 +12,8 @@ const ZEROS_MIN = 16 * PIECE_BYTES
 
 /**
  * Free memory in bytes that is added to an image as zeros, which need no space in the file. Otherwise the guest's allocator would grow the memory in
- * steps of 128 KiB, and each step would trigger a garbage collection of about 100 MB.
+ * steps of 128 KiB. Each step would replace the memory buffer of about 100 MB, which triggers a garbage
+ * collection of V8.
  */
 export const HEADROOM_BYTES = 256 * 1024 * 1024
 

@@ -76,7 +76,7 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('waits until the circuit breaker permits a call, whether or not Sluice sent the failed call to the upstream', async () => {
+  it('retries when the circuit breaker permits a call again, both if the upstream failed the call and if the open breaker refused it', async () => {
     const body = { model: 'broken', messages: messages('x') }
     // The two attempts of the first call open the circuit. Sluice refuses the second call without an attempt.
     for (const call of ['first', 'second']) {
