@@ -109,6 +109,18 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
       .locator('tr.more')
       .getByText(/^Failing since .* 3 of 3 calls failed in the last hour/)
       .waitFor()
+    const alertOf = page.locator('tr.more .note')
+    const widths = async () =>
+      (await alertOf.evaluate(
+        '(one) => ({ all: one.scrollWidth, shown: one.clientWidth, row: one.parentElement.clientWidth })',
+      )) as { all: number; shown: number; row: number }
+    for (const width of [1440, 1024, 360]) {
+      await page.setViewportSize({ width, height: 860 })
+      const { all, shown, row: rowWidth } = await widths()
+      expect(all, `width of the alert at ${width} px`).toBeLessThanOrEqual(shown)
+      expect(shown, `share of the alert in its row at ${width} px`).toBeGreaterThan(rowWidth * 0.9)
+    }
+    await page.setViewportSize({ width: 1280, height: 860 })
     await row('echo-1').locator('.status.ready').waitFor()
     await button('echo-1').click()
     await page
