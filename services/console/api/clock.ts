@@ -113,13 +113,9 @@ export function offsetText(seconds: number): string {
   return seconds < 1 ? '+0 s' : `+${durationText(seconds)}`
 }
 
-/**
- * Formats a duration in seconds, such as `120 ms`, `2.0 s` or `45 s`. A dash if undefined. An infinite duration means that the value is
- * above the last bucket of the histogram, which ends at 10 min.
- */
+/** Formats a duration in seconds, such as `120 ms`, `2.0 s` or `45 s`. A dash if undefined. */
 export function latencyText(seconds: number | undefined): string {
   if (seconds === undefined) return '–'
-  if (!Number.isFinite(seconds)) return '> 10 min'
   if (seconds < 1) return `${Math.round(seconds * 1_000)} ms`
   return seconds < 60 ? `${seconds.toPrecision(2)} s` : durationText(seconds)
 }

@@ -2,27 +2,14 @@ import { expect, it, vi } from 'vitest'
 
 // services/console/api/client.ts reads sessionStorage when it is imported, so the test defines sessionStorage before the import.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
-const { Metrics, recordScrape } = await import('#services/console/api/metrics.ts')
-const { recentOf } = await import('#services/console/screens/models/recent.ts')
+const { Metrics } = await import('#services/console/api/metrics.ts')
+const { recentOf } = await import('#services/console/api/recent.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')
 
 const metrics = (began: number, lines: readonly string[]) =>
   new Metrics([`process_start_time_seconds ${began}`, 'sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
 const attempts = (end: string, count: number, model = 'echo-1') =>
   `sluice_attempts_total{pool="inference",model="${model}",outcome="${end}"} ${count}`
-
-it('the console computes no negative rates from metrics after a restart of the service', () => {
-  const before = metrics(1, [attempts('failed', 5)])
-  recordScrape(before, 1_000)
-  const after = metrics(2, [attempts('completed', 6), attempts('failed', 1)])
-  recordScrape(after, 3_000)
-  const { ended, failed, isRecent, models } = stateOf('inference', after, undefined)
-  expect({ ended, failed, isRecent }).toEqual({ ended: 7, failed: 1, isRecent: false })
-  expect(models).toMatchObject([{ id: 'echo-1', ended: 7, failed: 1 }])
-  const later = metrics(2, [attempts('completed', 8), attempts('failed', 1)])
-  recordScrape(later, 5_000)
-  expect(stateOf('inference', later, undefined)).toMatchObject({ ended: 2, failed: 0, isRecent: true })
-})
 
 it('the CPU time of the metrics parser grows linearly with the number of models', () => {
   const timed = (count: number) => {
@@ -46,14 +33,24 @@ it('the CPU time of the metrics parser grows linearly with the number of models'
   expect(timed(3_000) / few).toBeLessThan(40)
 })
 
-it('the median time to the first output of a model never exceeds the median total time', () => {
+it('the percentiles of a model are measured values, and the time to the first output never exceeds the duration', () => {
   const request = (status: number, first_output_ms: number | null, duration_ms: number) => ({
-    ...({ status, first_output_ms, duration_ms } as Parameters<typeof recentOf>[0]['data'][number]),
+    ...({ status, first_output_ms, duration_ms, queue_ms: duration_ms / 4 } as Parameters<
+      typeof recentOf
+    >[0]['data'][number]),
   })
-  // Short durable jobs and failed calls have no first output. If their durations counted, then the median of the total time would be 10 ms.
+  // Short durable jobs and failed calls have no first output. If they counted, then the median duration would be 10 ms.
   const short = Array.from({ length: 5 }, () => request(200, null, 10))
   const data = [request(200, 2_000, 2_500), request(200, 1_900, 1_900), request(500, null, 1), ...short]
   const page = { data, has_more: true, last_id: null }
-  expect(recentOf(page, 1)).toEqual({ requests: 8, hasMore: true, failed: 1, firstOutput: 1.9, total: 1.9 })
-  expect(recentOf({ ...page, data: short }, 0)).toMatchObject({ firstOutput: undefined, total: 0.01 })
+  expect(recentOf(page, 1)).toEqual({
+    requests: 8,
+    hasMore: true,
+    failed: 1,
+    ...{ firstOutput: { p50: 1.9, p95: 2 }, duration: { p50: 1.9, p95: 2.5 }, queueShare: 0.25 },
+  })
+  expect(recentOf({ ...page, data: short }, 0)).toMatchObject({
+    firstOutput: undefined,
+    duration: { p50: 0.01, p95: 0.01 },
+  })
 })

@@ -15,6 +15,7 @@ import {
 import { latencyText } from '#services/console/api/clock.ts'
 import { FIRST_OUTPUT_TEXT, fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
 import { projectName } from '#services/console/api/names.ts'
+import { percentilesText, RECENT_INTERVAL_MS, recent, refreshRecent } from '#services/console/api/recent.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
@@ -76,6 +77,8 @@ function sumOf(all: readonly PoolState[] | undefined): Work | undefined {
 
 function Pools() {
   const all = pools.value
+  const ids = [...new Set(all?.flatMap(({ models }) => models.slice(0, MODELS_MAX).map(({ id }) => id)))].toSorted()
+  usePoll(RECENT_INTERVAL_MS, (abort) => refreshRecent(ids, abort).catch(() => {}), [ids.join(' ')])
   if (!all) return <LoadState problem="" isLoaded={false} />
   return (
     <>
@@ -212,8 +215,6 @@ const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
   wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: latencyText, topMin: 1 },
-  latency: { name: 'Latency (p50, p95)', lines: ['p50', 'p95'], textOf: latencyText, topMin: 0.001 },
-  failures: { name: 'Failures', lines: ['failed'], textOf: String, topMin: 1 },
 } as const satisfies Record<string, PlottedMetric>
 
 interface PlottedMetric {
@@ -250,9 +251,7 @@ function PlotChoice() {
 }
 
 function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, parents, samples, ended, failed, isRecent, workers, latency } = pool
-  const measured = latency.isOfAttempts ? 'attempt' : 'first output'
-  const title = latency.isOfAttempts ? 'Duration of an attempt, also of a failed one' : FIRST_OUTPUT_TEXT
+  const { id, slots, running, waiting, parents, samples, workers } = pool
   // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
   const state = poolStatus(pool)
@@ -290,17 +289,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
           value={pool.oldestSeconds === undefined ? '–' : durationText(pool.oldestSeconds)}
           mark={markOf('oldestSeconds')}
         />
-        <Figure name={`${measured} p50`} title={title} value={latencyText(latency.p50)} mark={markOf('p50')} />
-        <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
-        <Figure
-          name="failed attempts"
-          title="Failed attempts and all attempts. A request may have several attempts."
-          value={ended === 0 ? '–' : `${failed} of ${ended}`}
-          isBad={failed > 0 && isRecent}
-          mark={markOf('failed')}
-        />
       </dl>
-      <p class="dim window">Values {windowText(pool)}</p>
       {parents > 0 && <p class="dim window">{PARENTS_TEXT}</p>}
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
@@ -308,39 +297,32 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
           {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString('en')} queued
         </p>
       ))}
-      {pool.models.length > 0 && <ByModel pool={pool} title={title} />}
+      {pool.models.length > 0 && <ByModel pool={pool} />}
       {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
     </article>
   )
 }
 
-/** The time that the figures of attempts cover, such as `in the last 5 min`. */
-function windowText({ isRecent, windowSeconds }: PoolState): string {
-  return isRecent ? `in the last ${durationText(windowSeconds)}` : 'since the service started'
-}
-
 interface FigureProps {
   readonly name: string
   readonly value: string
-  readonly title?: string
   /** CSS class of the plot line that shows this value, so that both have one colour. Undefined if the value is not plotted. */
   readonly mark?: string | undefined
-  readonly isBad?: boolean
 }
 
-function Figure({ name, value, title, mark, isBad = false }: FigureProps) {
+function Figure({ name, value, mark }: FigureProps) {
   return (
-    <div title={title}>
+    <div>
       <dt>
         {mark && <span class={`mark ${mark}`} />}
         {name}
       </dt>
-      <dd class={isBad ? 'bad' : undefined}>{value}</dd>
+      <dd>{value}</dd>
     </div>
   )
 }
 
-function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; readonly title: string }) {
+function ByModel({ pool: { id, models } }: { readonly pool: PoolState }) {
   const more = models.length - MODELS_MAX
   return (
     <div class="by-model">
@@ -349,13 +331,10 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
           <tr>
             <th scope="col">model</th>
             <th scope="col">queued</th>
-            <th scope="col" class="p50" title={title}>
-              p50
+            <th scope="col" class="p50" title={FIRST_OUTPUT_TEXT}>
+              first output p50 / p95
             </th>
-            <th scope="col" title={title}>
-              p95
-            </th>
-            <th scope="col" title="Attempts, of which a request may have several">
+            <th scope="col" title="Failed requests and all requests">
               failed
             </th>
           </tr>
@@ -366,16 +345,21 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
           ))}
         </tbody>
       </table>
+      <p class="dim window">
+        Latencies and failures of the last hour. <a href={`${BASE}/models`}>All figures by model</a>
+      </p>
       {more > 0 && <a href={`${BASE}/models`}>{more === 1 ? '1 more model' : `${more} more models`}</a>}
     </div>
   )
 }
 
-function ModelRow({
-  model: { id, waiting, latency, ended, failed, isRecent, loadProgress },
-}: {
-  readonly model: ModelStats
-}) {
+function ModelRow({ model: { id, waiting, loadProgress } }: { readonly model: ModelStats }) {
+  const { since = '', byModel } = recent.value ?? {}
+  const figures = byModel?.get(id)
+  const path = `requests?${new URLSearchParams({ model: id, since, status: 'failed' })}`
+  const failed = figures
+    ? `${figures.failed.toLocaleString('en')} of ${figures.requests.toLocaleString('en')}${figures.hasMore ? '+' : ''}`
+    : '–'
   return (
     <tr>
       <th scope="row">
@@ -383,9 +367,16 @@ function ModelRow({
         <ModelState model={id} progress={loadProgress} />
       </th>
       <td>{waiting.toLocaleString('en')}</td>
-      <td class="p50">{latencyText(latency.p50)}</td>
-      <td>{latencyText(latency.p95)}</td>
-      <td class={failed > 0 && isRecent ? 'bad' : undefined}>{ended === 0 ? '–' : `${failed} of ${ended}`}</td>
+      <td class="p50">{percentilesText(figures?.firstOutput)}</td>
+      <td>
+        {figures && figures.failed > 0 ? (
+          <a class="figure bad" href={`${BASE}/${path}`}>
+            {failed}
+          </a>
+        ) : (
+          failed
+        )}
+      </td>
     </tr>
   )
 }

@@ -1,13 +1,6 @@
 import type { Pool } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import {
-  earlierScrape,
-  type Latency,
-  latencyOf,
-  loadProgressOf,
-  type Metrics,
-  type Scrape,
-} from '#services/console/api/metrics.ts'
+import { loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 
 /** Samples per plot: five minutes at 2 s. */
 const SAMPLES_MAX = 150
@@ -16,29 +9,16 @@ export interface PoolSample {
   readonly waiting: number
   readonly running: number
   readonly oldestSeconds: number
-  readonly p50: number
-  readonly p95: number
-  /** Failed runs of the last five minutes. */
-  readonly failed: number
 }
 
-interface Runs {
-  /** Time from the acceptance of a request to its first output. If no request of the pool has such a time, as with durable jobs, then the duration of attempts. */
-  readonly latency: Latency & { readonly isOfAttempts: boolean }
-  readonly ended: number
-  readonly failed: number
-  /** Whether the values cover the last five minutes or less. Otherwise they cover the time since the process started. */
-  readonly isRecent: boolean
-}
-
-export interface ModelStats extends Runs {
+export interface ModelStats {
   readonly id: string
   readonly waiting: number
   /** Progress of loading the model, 0 to 1. Undefined if this process does not run the pool of the model. */
   readonly loadProgress: number | undefined
 }
 
-export interface PoolState extends Runs {
+export interface PoolState {
   readonly id: string
   readonly slots: number
   readonly workers: number | undefined
@@ -49,13 +29,13 @@ export interface PoolState extends Runs {
   /** Jobs without a slot that wait for their child jobs, such as running batches. */
   readonly parents: number
   readonly oldestSeconds: number | undefined
-  /** Length in seconds of the time that recent values cover. */
-  readonly windowSeconds: number
+  /** Attempts that ended since the service started. */
+  readonly ended: number
   readonly isPaused: boolean
   /** Models that run as many calls as they can while more calls wait. Empty unless the key has the scope `admin`. */
   readonly fullModels: Pool['models']
   readonly samples: readonly PoolSample[]
-  /** Models of the pool, sorted by queued calls, then by latency, both descending. */
+  /** Models of the pool, those with the most queued calls first. */
   readonly models: readonly ModelStats[]
 }
 
@@ -74,12 +54,7 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
   const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
   const oldestSeconds = pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id)
-  // All models of the pool use the same window. Otherwise a table would mix recent values with values since the start.
-  const before = recentScrape(id, now)
-  const runs = runsOf(id, { pool: id }, now, before)
-  const { p50 = 0, p95 = 0 } = runs.latency
-  const failed = runs.isRecent ? runs.failed : 0
-  const sample = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
+  const sample = { waiting, running, oldestSeconds: oldestSeconds ?? 0 }
   const history = [...(samples.get(id) ?? []), sample].slice(-SAMPLES_MAX)
   samples.set(id, history)
   return {
@@ -91,12 +66,11 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     durable,
     parents: pool?.jobs?.waiting ?? 0,
     oldestSeconds,
-    windowSeconds: before ? before.ageMs / 1_000 : 0,
-    ...runs,
+    ended: now.sum(ATTEMPTS, { pool: id }),
     fullModels: pool?.models.filter(({ full }) => full) ?? [],
     isPaused: pool?.paused.some(({ target }) => target === 'pool') ?? false,
     samples: history,
-    models: modelStatsOf(id, now, before),
+    models: modelStatsOf(id, now),
   }
 }
 
@@ -132,39 +106,15 @@ function oldestIn(now: Metrics, pool: string): number | undefined {
   return oldest > 0 ? oldest : undefined
 }
 
-function modelStatsOf(pool: string, now: Metrics, before: Scrape | undefined): readonly ModelStats[] {
-  const named = ['sluice_waiting_calls', 'sluice_attempts_total'].flatMap((name) => now.all(name, { pool }))
+const ATTEMPTS = 'sluice_attempts_total'
+
+function modelStatsOf(pool: string, now: Metrics): readonly ModelStats[] {
+  const named = ['sluice_waiting_calls', ATTEMPTS].flatMap((name) => now.all(name, { pool }))
   const ids = new Set(named.flatMap(({ labels }) => labels.model || []))
   const stats = [...ids].map((id) => {
     const labels = { pool, model: id }
     const waiting = now.sum('sluice_waiting_calls', labels) + now.sum('sluice_waiting_jobs', labels)
-    return { id, waiting, loadProgress: loadProgressOf(id, pool, now), ...runsOf(pool, labels, now, before) }
+    return { id, waiting, loadProgress: loadProgressOf(id, pool, now) }
   })
-  return stats.toSorted(
-    (a, b) => b.waiting - a.waiting || (b.latency.p95 ?? 0) - (a.latency.p95 ?? 0) || (a.id < b.id ? -1 : 1),
-  )
-}
-
-const ATTEMPTS = 'sluice_attempts_total'
-const FIRST_OUTPUT = 'sluice_job_first_output_seconds'
-
-/** Returns the scrape with which the recent values of a pool begin. Undefined if no attempt has ended since then. */
-function recentScrape(pool: string, now: Metrics): Scrape | undefined {
-  const before = earlierScrape(now)
-  return before && now.sum(ATTEMPTS, { pool }) > before.metrics.sum(ATTEMPTS, { pool }) ? before : undefined
-}
-
-function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Metrics, before?: Scrape): Runs {
-  const countOf = (more: Readonly<Record<string, string>> = {}) =>
-    now.sum(ATTEMPTS, { ...labels, ...more }) - (before?.metrics.sum(ATTEMPTS, { ...labels, ...more }) ?? 0)
-  // All models of a pool are measured in the same way, because they are rows of one table.
-  const outputs = (metrics: Metrics | undefined) => metrics?.sum(`${FIRST_OUTPUT}_count`, { pool }) ?? 0
-  const isOfAttempts = outputs(now) === outputs(before?.metrics)
-  const seconds = isOfAttempts ? 'sluice_attempt_duration_seconds' : FIRST_OUTPUT
-  return {
-    latency: { ...latencyOf(seconds, labels, now, before?.metrics), isOfAttempts },
-    ended: countOf(),
-    failed: countOf({ outcome: 'failed' }),
-    isRecent: before !== undefined,
-  }
+  return stats.toSorted((a, b) => b.waiting - a.waiting || (a.id < b.id ? -1 : 1))
 }

@@ -1,20 +1,27 @@
 import { useSignal } from '@preact/signals'
 import { isOperator } from '#services/console/api/client.ts'
-import { ageText, latencyText } from '#services/console/api/clock.ts'
+import { ageText } from '#services/console/api/clock.ts'
 import { FIRST_OUTPUT_TEXT } from '#services/console/api/metrics.ts'
 import { keyName } from '#services/console/api/names.ts'
+import {
+  isUnavailable,
+  percentilesText,
+  RECENT_INTERVAL_MS,
+  type Recent,
+  recent,
+  refreshRecent,
+} from '#services/console/api/recent.ts'
 import { Count, TryIt, usePoll } from '#services/console/parts/parts.tsx'
 import { Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Incident } from '#services/console/screens/home/problems.tsx'
 import { PauseButton } from '#services/console/screens/pools.tsx'
 import { cachedStats } from './capacity.ts'
-import { isUnavailable, type Recent, recent, refreshRecent } from './recent.ts'
 import { isLoaded, type ModelState, models, problem, refresh } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const RECENT_INTERVAL_MS = 10_000
-const FIGURES = ['First output p50', 'Total p50', 'Requests', 'Failed']
+const [FIRST_OUTPUT, DURATION] = ['First output p50 / p95', 'Duration p50 / p95']
+const FIGURES = [FIRST_OUTPUT, DURATION, 'Queue share', 'Requests', 'Failed']
 /** The column with the queued work of all projects, for operators only. */
 const QUEUED = 'Queued'
 const NUMBERS = ['Context', ...FIGURES, QUEUED]
@@ -35,8 +42,9 @@ export function Models() {
       {ids.length > 0 && (
         <>
           <p class="dim">
-            Requests, failures and medians (p50) of the last hour
-            {isOperator.value === false && ', of this project'}. First output: {FIRST_OUTPUT_TEXT}
+            Requests and failures of the last hour{isOperator.value === false && ', of this project'}. Percentiles and
+            the share of the queue in the duration: of the newest completed requests, at most 100 per model. First
+            output: {FIRST_OUTPUT_TEXT}
           </p>
           <div class="models">
             <Table
@@ -44,7 +52,7 @@ export function Models() {
               columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS}
               numbers={NUMBERS}
               optional={['Context']}
-              card={{ end: 'Status', hidden: ['Context', 'First output p50'] }}
+              card={{ end: 'Status', hidden: ['Context', FIRST_OUTPUT] }}
             >
               {models.value.map((model) => (
                 <Row key={model.id} model={model} />
@@ -128,12 +136,13 @@ function Figures({ id, figures }: { readonly id: string; readonly figures: Recen
       </>
     )
   }
-  const { requests, hasMore, failed, firstOutput, total } = figures ?? {}
+  const { requests, hasMore, failed, firstOutput, duration, queueShare } = figures ?? {}
   const query = { model: id, since: recent.value?.since ?? '' }
   return (
     <>
-      <Cell column="First output p50">{latencyText(firstOutput)}</Cell>
-      <Cell column="Total p50">{latencyText(total)}</Cell>
+      <Cell column={FIRST_OUTPUT}>{percentilesText(firstOutput)}</Cell>
+      <Cell column={DURATION}>{percentilesText(duration)}</Cell>
+      <Cell column="Queue share">{queueShare === undefined ? '–' : `${Math.round(queueShare * 100)} %`}</Cell>
       <Cell column="Requests">
         {requests === undefined ? (
           '–'

@@ -1,17 +1,18 @@
 import { signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { RequestFailuresListAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
-import { fetchJson } from '#services/console/api/client.ts'
-import { serviceNow } from '#services/console/api/clock.ts'
+import { fetchJson } from './client.ts'
+import { latencyText, serviceNow } from './clock.ts'
 
 /*
  * Requests, failures and latencies of each model in the last hour, the window of the alert about a failing model, from the request log.
  *
  * 1. One read counts the failures of all models.
- * 2. One read per model counts its requests, and returns the newest, at most `SAMPLE_MAX`. Both medians are computed from the same requests, so the median until the
- *    first output is never above the median of the whole request.
+ * 2. One read per model counts its requests, and returns the newest, at most `SAMPLE_MAX`. Latencies are measured values of completed requests among these,
+ *    and no interpolations. All of them are computed from the same requests, so the time to the first output is never above the duration.
  */
 
+export const RECENT_INTERVAL_MS = 10_000
 const WINDOW_MINUTES = 60
 /** Maximum number of requests that are read per model: the largest page of the request log. */
 const SAMPLE_MAX = 100
@@ -24,9 +25,22 @@ export interface Recent {
   /** Whether the model had more requests than were counted. */
   readonly hasMore: boolean
   readonly failed: number
-  /** Medians in seconds. Undefined without a completed request. */
-  readonly firstOutput: number | undefined
-  readonly total: number | undefined
+  /** Undefined without a completed request. */
+  readonly firstOutput: Latency | undefined
+  readonly duration: Latency | undefined
+  /** Part of the durations that the requests waited in the queue, 0 to 1. */
+  readonly queueShare: number | undefined
+}
+
+/** Percentiles in seconds. */
+interface Latency {
+  readonly p50: number
+  readonly p95: number
+}
+
+/** Both percentiles, such as `0.4 s / 1.8 s`. */
+export function percentilesText(latency: Latency | undefined): string {
+  return latency ? `${latencyText(latency.p50)} / ${latencyText(latency.p95)}` : '–'
 }
 
 /** Start of the window and figures by model id. A model without figures is missing. Undefined until loaded. */
@@ -88,16 +102,23 @@ export function recentOf(
     requests: Math.max(total ?? data.length, failed),
     hasMore: total == null ? has_more : total_is_lower_bound === true,
     failed,
-    firstOutput: medianOf(
+    firstOutput: latencyOf(
       withOutput.map(({ first_output_ms, duration_ms }) => Math.min(first_output_ms ?? 0, duration_ms)),
     ),
-    total: medianOf(measured.map(({ duration_ms }) => duration_ms)),
+    duration: latencyOf(measured.map(({ duration_ms }) => duration_ms)),
+    queueShare: queueShareOf(measured),
   }
 }
 
-/** @returns Seconds */
-function medianOf(durationsMs: readonly number[]): number | undefined {
+function queueShareOf(measured: RequestListAnswer['data']): number | undefined {
+  const sumOf = (msOf: (one: (typeof measured)[number]) => number) => measured.reduce((sum, one) => sum + msOf(one), 0)
+  const all = sumOf(({ duration_ms }) => duration_ms)
+  return all > 0 ? sumOf(({ queue_ms, duration_ms }) => Math.min(queue_ms ?? 0, duration_ms)) / all : undefined
+}
+
+function latencyOf(durationsMs: readonly number[]): Latency | undefined {
   const sorted = durationsMs.toSorted((a, b) => a - b)
-  const middle = sorted[Math.floor((sorted.length - 1) / 2)]
-  return middle === undefined ? undefined : middle / 1_000
+  if (sorted.length === 0) return undefined
+  const percentile = (share: number) => (sorted[Math.ceil(sorted.length * share) - 1] ?? 0) / 1_000
+  return { p50: percentile(0.5), p95: percentile(0.95) }
 }
