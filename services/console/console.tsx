@@ -244,7 +244,7 @@ function SignIn() {
         <h1>Sign in with an API key</h1>
         <p class="dim">
           The console shows the jobs of the key’s project or, with the <code>admin</code> scope, of all projects. The
-          key is stored in this tab only.
+          key is stored in this tab only. New tabs of the console receive it from this tab while it is open.
         </p>
         <label for="key">API key</label>
         <input

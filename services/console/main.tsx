@@ -1,4 +1,5 @@
 import { render } from 'preact'
+import { shareKey } from './api/client.ts'
 import { Console } from './console.tsx'
 import './styles/base.css'
 import './styles/layout.css'
@@ -12,4 +13,6 @@ import './styles/keys.css'
 import './styles/usage.css'
 
 const place = document.getElementById('console')
+// A new tab receives its key before the first rendering, so that the sign-in page does not flash.
+await shareKey()
 if (place) render(<Console />, place)

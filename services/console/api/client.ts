@@ -48,6 +48,10 @@ export interface Page<Item> {
 
 const KEY = 'sluice-key'
 const OWN_KEY = 'sluice-own-key'
+/** Set in session storage after sign-out, so that a reload does not sign the tab in again with the key of another tab. */
+const SIGNED_OUT = 'sluice-signed-out'
+/** Maximum time in which another tab must send its key. */
+const OTHER_TAB_MS = 300
 
 /** The API key of this tab, or an empty string before sign-in. Session storage keeps it until the tab is closed. */
 const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
@@ -72,6 +76,7 @@ export function remembered<T>(name: string): T | undefined {
 }
 
 function signIn(key: string, own: OwnKey): void {
+  sessionStorage.removeItem(SIGNED_OUT)
   sessionStorage.setItem(KEY, key)
   setOwnKey(own)
   signInError.value = ''
@@ -86,6 +91,7 @@ function setOwnKey(own: OwnKey): void {
 
 export function signOut(why = ''): void {
   sessionStorage.clear()
+  sessionStorage.setItem(SIGNED_OUT, 'true')
   signInError.value = why
   isOperator.value = undefined
   ownKey.value = undefined
@@ -159,6 +165,31 @@ export async function fetchJson<T>(path: string, options: RequestOptions = {}): 
 
 export async function trySignIn(key: string): Promise<void> {
   signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
+}
+
+interface KeyMessage {
+  /** Key of the sending tab. Undefined in a request for the key. */
+  readonly key?: string
+}
+
+/**
+ * Signs a new tab in with the key of another open tab of this origin, and sends the key of this tab to later tabs. The key is sent over a
+ * `BroadcastChannel`, which stores nothing. A signed-out tab sends no key. Without an answer in time, the tab stays signed out.
+ */
+export async function shareKey(): Promise<void> {
+  const channel = new BroadcastChannel(KEY)
+  const received = Promise.withResolvers<string>()
+  channel.addEventListener('message', ({ data }) => {
+    const { key } = data as KeyMessage
+    if (key !== undefined) received.resolve(key)
+    else if (apiKey.value !== '') channel.postMessage({ key: apiKey.value } satisfies KeyMessage)
+  })
+  if (apiKey.value !== '' || sessionStorage.getItem(SIGNED_OUT)) return
+  channel.postMessage({} satisfies KeyMessage)
+  setTimeout(() => received.resolve(''), OTHER_TAB_MS)
+  const key = await received.promise
+  // If the service rejects the key, then the page for the sign-in follows.
+  if (key !== '') await trySignIn(key).catch(() => {})
 }
 
 /**

@@ -91,6 +91,23 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.close()
   })
 
+  it('signs a new tab in with the key of an open tab, unless that tab is signed out', async () => {
+    const first = await openTab('alice')
+    const openOther = async () => {
+      const page = await first.context().newPage()
+      await page.goto(`${admin.stack.url}/console`)
+      return page
+    }
+    const second = await openOther()
+    await second.getByRole('heading', { name: 'Home' }).waitFor()
+    await second.getByRole('button', { name: 'Sign out' }).click()
+    await second.reload()
+    await second.getByLabel('API key').waitFor()
+    await first.getByRole('button', { name: 'Sign out' }).click()
+    await (await openOther()).getByLabel('API key').waitFor()
+    await first.context().close()
+  })
+
   it('streams a reply, stops another reply, and shows code for the request', async () => {
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Playground', exact: true }).click()
@@ -228,10 +245,10 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await operator.getByRole('link', { name: 'Models', exact: true }).click()
     await card(operator).getByRole('button', { name: 'echo-1', exact: true }).click()
     await operator.getByText('up to 256').waitFor()
-    for (const column of ['First output p50', 'Total p50'])
+    for (const column of ['First output p50 / p95', 'Duration p50 / p95'])
       await card(operator)
         .locator(`[data-column="${column}"]`)
-        .getByText(/^\d+ ms$|^[\d.]+ s$/)
+        .getByText(/^[\d.]+ m?s \/ [\d.]+ m?s$/)
         .waitFor()
     await card(operator).getByRole('button', { name: 'Pause' }).click()
     await operator.getByRole('dialog').getByRole('button', { name: 'Pause' }).click()
