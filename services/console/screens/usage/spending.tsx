@@ -7,7 +7,7 @@ import { BASE, setQuery, urlWith } from '#services/console/parts/router.ts'
 import { Empty } from '#services/console/parts/states.tsx'
 import { Cell, ExportCsv, Table } from '#services/console/parts/table.tsx'
 import { Filter } from '#services/console/screens/requests/failures.tsx'
-import { dayOf, growthText } from '#shared/usage/comparison.ts'
+import { coverageText, dayOf, growthText } from '#shared/usage/comparison.ts'
 import { forecastText, spentPartText } from '#shared/usage/forecast.ts'
 import { GROUPS, type Group, type Report, type Row, type View, windowOf } from './range.ts'
 
@@ -85,12 +85,15 @@ function Headline({ spending, by }: { readonly spending: Spending; readonly by: 
   if (!first || cost_usd === 0) return null
   const change = changeOf(first)
   const mostly = mostlyText(by, first, spending)
+  const coverage = spending.groups.comparison ? coverageText(spending.groups.comparison) : ''
   return (
     <p>
       <b>{nameIn(by, first)}</b> spent most: {usdText(first.cost_usd)} of {usdText(cost_usd)} (
       {percentText(first.cost_usd, cost_usd)})
-      {change && change.before > 0 && `, ${change.text} (${usdText(change.now)} after ${usdText(change.before)})`}.{' '}
-      {mostly && `Mostly ${mostly}.`}
+      {change &&
+        change.before > 0 &&
+        `, ${change.text} (${usdText(change.now)} after ${usdText(change.before)}${coverage && `; previous period: ${coverage}`})`}
+      . {mostly && `Mostly ${mostly}.`}
     </p>
   )
 }
@@ -157,11 +160,17 @@ function GroupRow({ row, view, spending }: GroupRowProps) {
   const share = total.cost_usd > 0 ? cost_usd / total.cost_usd : calls / Math.max(1, total.calls)
   const mostly = mostlyText(by, row, spending)
   const change = changeOf(row)
+  const coverage = spending.groups.comparison ? coverageText(spending.groups.comparison) : ''
   return (
     <tr>
       <Cell column={GROUPS[by]}>
         {group === '' ? (
-          <span class="dim">unknown</span>
+          <span
+            class="dim"
+            title="Calls without this field, for example because they were refused before their body was read"
+          >
+            unknown
+          </span>
         ) : (
           <a href={urlWith({ [by]: group, by: NEXT[by] })}>{nameIn(by, row)}</a>
         )}
@@ -175,6 +184,7 @@ function GroupRow({ row, view, spending }: GroupRowProps) {
       <Cell column="Cost">{usdText(cost_usd)}</Cell>
       <Cell column="Change">
         {change && (change.before > 0 || cost_usd > 0) ? change.text : '–'}
+        {change && change.before > 0 && coverage && <abbr title={`Previous period: ${coverage}`}>*</abbr>}
         {change && change.before > 0 && (
           <span class="dim below">
             {usdText(change.now)} after {usdText(change.before)}
