@@ -202,6 +202,11 @@ export const FindingListAnswer = z.object({
       window_start: Seconds.nullable()
         .default(null)
         .describe('Only requests that ended since then are counted, in Unix seconds. null: not about requests'),
+      not_sent: z
+        .int()
+        .min(0)
+        .default(0)
+        .describe('Failed requests of the window that were not sent, because the server was paused after failures'),
       since: Seconds.nullable().describe('Start of the problem, in Unix seconds. null: unknown'),
       trend: FailureCount.extend({
         is_lower_bound: z

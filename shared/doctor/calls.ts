@@ -56,7 +56,16 @@ const REFUSALS: ReadonlyMap<string, string> = new Map([
 
 type RecentCalls = Pick<
   RequestOutcome,
-  'project' | 'model' | 'status' | 'errorCode' | 'isRun' | 'calls' | 'firstEndedAtMs' | 'lastEndedAtMs' | 'message'
+  | 'project'
+  | 'model'
+  | 'status'
+  | 'errorCode'
+  | 'isRun'
+  | 'calls'
+  | 'notSent'
+  | 'firstEndedAtMs'
+  | 'lastEndedAtMs'
+  | 'message'
 >
 
 /** Failed calls of a model, and all its calls that show whether the model works. */
@@ -64,6 +73,8 @@ export interface FailureRate extends FailureCount {
   /** Failed calls by error code and by project. */
   readonly codes: ReadonlyMap<string, number>
   readonly projects: ReadonlyMap<string, number>
+  /** Failed calls that an open circuit breaker refused. */
+  readonly notSent: number
   /** Times at which the first and the last failed call ended. */
   readonly firstAtMs: number
   readonly lastAtMs: number
@@ -108,7 +119,7 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
 
 export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
   const [codes, projects] = [new Map<string, number>(), new Map<string, number>()]
-  let [calls, sum, firstAtMs, lastAtMs] = [0, 0, Number.MAX_VALUE, 0]
+  let [calls, sum, notSent, firstAtMs, lastAtMs] = [0, 0, 0, Number.MAX_VALUE, 0]
   let most: RecentCalls | undefined
   for (const one of outcomes) {
     const outcome = outcomeOf(one)
@@ -116,13 +127,14 @@ export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
     calls += one.calls
     if (outcome === 'completed') continue
     sum += one.calls
+    notSent += one.notSent
     firstAtMs = Math.min(firstAtMs, one.firstEndedAtMs)
     lastAtMs = Math.max(lastAtMs, one.lastEndedAtMs)
     add(projects, one.project, one.calls)
     add(codes, codeOf(one), one.calls)
     if (!most || one.calls > most.calls) most = one
   }
-  return { failed: sum, calls, codes, projects, firstAtMs, lastAtMs, message: most?.message ?? null }
+  return { failed: sum, calls, codes, projects, notSent, firstAtMs, lastAtMs, message: most?.message ?? null }
 }
 
 function codeOf({ errorCode, status }: Pick<RecentCalls, 'errorCode' | 'status'>): string {
@@ -170,7 +182,7 @@ function decisive(rows: readonly EndedRow[]) {
 }
 
 function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, nowMs: number): Finding {
-  const { model, codes, message: cause, sinceMs, isSinceCut, windowFromMs, isCut, trend } = one
+  const { model, codes, notSent, message: cause, sinceMs, isSinceCut, windowFromMs, isCut, trend } = one
   const [code = null] = ranked(codes)
   const projects = countsOf(one.projects, nameOf)
   const minutes = Math.max(1, Math.round((nowMs - windowFromMs) / 60_000))
@@ -182,15 +194,19 @@ function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, 
     start,
     `Failed requests by project: ${listed(projects)}.`,
     ...(cause === null ? [] : [`Most frequent message: ${sentence(cause)}`]),
-    ...(openCircuits.some((circuit) => circuit.model === model)
-      ? ['New calls are refused until a test call succeeds.']
-      : []),
+    ...(notSent === 0
+      ? []
+      : [
+          `Not sent: ${count(notSent)} of the failed calls of the last hour, because the server was paused after failures.`,
+        ]),
   ]
   const message = `The model '${model}' is failing: ${summary}.`
+  const isRefusing = openCircuits.some((circuit) => circuit.model === model)
+  const refusal = isRefusing ? 'New calls are refused until a test call succeeds. ' : ''
   return {
-    ...failed('upstream', message, `${upstreamRemedyOf(code, cause ?? '')} ${UNTIL_SUCCESS}`),
+    ...failed('upstream', message, `${upstreamRemedyOf(code, cause ?? '')} ${refusal}${UNTIL_SUCCESS}`),
     ...{ details, model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause) },
-    ...{ sinceMs, trend, windowFromMs, errorCodes: codesIn(one), errors: countsOf(codes), projects },
+    ...{ notSent, sinceMs, trend, windowFromMs, errorCodes: codesIn(one), errors: countsOf(codes), projects },
   }
 }
 

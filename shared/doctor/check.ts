@@ -38,6 +38,8 @@ export interface Finding {
   readonly summary?: string
   /** Cause in one sentence, which an alert shows below its title instead of the message. May be empty. */
   readonly cause?: string
+  /** Failed requests of the window that an open circuit breaker refused. */
+  readonly notSent?: number
   /** Start of the problem, in ms since the epoch. */
   readonly sinceMs?: number
   /** Calls of a failing model since the start of the problem. */

@@ -170,6 +170,8 @@ export interface RequestOutcome {
   /** Whether a worker ran the requests. False: the requests were refused before an attempt. */
   readonly isRun: boolean
   readonly calls: number
+  /** Requests among these that an open circuit breaker refused. */
+  readonly notSent: number
   readonly firstEndedAtMs: number
   readonly lastEndedAtMs: number
   /** Most frequent error message (`message`), number of requests with this message (`messageCalls`), and id of the newest of them (`newestId`). */

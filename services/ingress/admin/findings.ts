@@ -118,7 +118,7 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
 
 function findingObject({ remediation, details = [], model, sinceMs, windowFromMs, trend, ...finding }: Finding) {
   const { check, status, message, title = null, summary = null, cause = null, errorCodes = [] } = finding
-  const { errors = [], projects = [] } = finding
+  const { errors = [], projects = [], notSent = 0 } = finding
   const about = { model: model ?? null, error_codes: errorCodes, title, summary, cause }
   const times = { since: secondsOf(sinceMs), window_start: secondsOf(windowFromMs) }
   return {
@@ -129,6 +129,7 @@ function findingObject({ remediation, details = [], model, sinceMs, windowFromMs
     details,
     ...about,
     ...times,
+    not_sent: notSent,
     ...trendObject(trend),
     errors,
     projects,

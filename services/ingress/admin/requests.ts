@@ -153,6 +153,7 @@ function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): v
     firstEndedAtMs: Math.min(one.firstEndedAtMs, before.firstEndedAtMs),
     lastEndedAtMs: Math.max(one.lastEndedAtMs, before.lastEndedAtMs),
     calls: one.calls + before.calls,
+    notSent: one.notSent + before.notSent,
   })
 }
 

@@ -3,6 +3,7 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
 import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { refusedCallMessage } from '#shared/lib/refused-call.ts'
 import { KeysInFlight, preferredServer } from './affinity.ts'
 import { failureText } from './error.ts'
 
@@ -204,9 +205,7 @@ export class Breaker {
 
   #open(retryAfterMs: number): ServiceError {
     const waitMs = Math.min(retryAfterMs, 60_000)
-    // A time, because the message stays in the request log and on the page of the job.
-    const until = new Date(Date.now() + waitMs).toISOString().slice(11, 19)
-    const message = `The upstream of model '${this.#model}' keeps failing, so calls are paused until ${until} UTC. Last error: ${this.#lastFailure}.`
+    const message = refusedCallMessage(this.#model, Date.now() + waitMs, this.#lastFailure)
     const retry = { retryAfterMs: waitMs, reason: 'upstream' } as const
     return new ServiceError(this.#lastCode, message, { ...retry, upstreamMessage: this.#lastMessage })
   }

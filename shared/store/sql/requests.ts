@@ -1,4 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { REFUSED_TEXT } from '#shared/lib/refused-call.ts'
 import {
   CANCELLED_STATUS,
   COUNTED_MAX,
@@ -213,7 +214,8 @@ export class SqlRequests implements RequestLog {
           model: textOf(row.model),
           status: Number(row.status),
         },
-        ...{ errorCode: textOf(row.error_code), isRun: Number(row.is_run) === 1, calls: Number(row.calls) },
+        ...{ errorCode: textOf(row.error_code), isRun: Number(row.is_run) === 1 },
+        ...{ calls: Number(row.calls), notSent: Number(row.not_sent) },
         ...{ firstEndedAtMs: Number(row.first_ended_at_ms), lastEndedAtMs: Number(row.last_ended_at_ms) },
         ...messageOf(String(row.frequent)),
       })),
@@ -356,6 +358,10 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
 /** Filters that have a common index with the filter `project`. */
 const PAIRED: ReadonlySet<string> = new Set(['failed', 'own', 'sdk_retry'])
 
+/** 1 if a circuit breaker refused all attempts of the call, otherwise 0. */
+const NOT_SENT = `CASE WHEN server IS NULL AND error_message LIKE '%${REFUSED_TEXT}%'
+  AND coalesce(failed_attempts, '') NOT LIKE '%"server":"%' THEN 1 ELSE 0 END`
+
 /**
  * Returns the statements of a query. `page` reads the rows of a page. `outcomes` counts the outcomes of the matching rows among the scanned
  * rows, and `counts` counts both. `end` finds the last scanned row, and is needed only if a filter of the query has no index (`isFiltered`).
@@ -404,9 +410,9 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
   const filters = rest.map(({ sql }) => sql).join(' AND ') || 'TRUE'
   const isFiltered = rest.length > 0
   const message = hasUpstreamMessages ? 'upstream_message, error_message' : 'error_message'
-  const outcomes = `SELECT ${GROUPS}, sum(calls) AS calls, min(first_ended_at_ms) AS first_ended_at_ms,
+  const outcomes = `SELECT ${GROUPS}, sum(calls) AS calls, sum(not_sent) AS not_sent, min(first_ended_at_ms) AS first_ended_at_ms,
       max(last_ended_at_ms) AS last_ended_at_ms, max(${FREQUENT}) AS frequent
-    FROM (SELECT ${GROUPS}, message, count(*) AS calls, min(ended_at_ms) AS first_ended_at_ms,
+    FROM (SELECT ${GROUPS}, message, count(*) AS calls, sum(${NOT_SENT}) AS not_sent, min(ended_at_ms) AS first_ended_at_ms,
         max(ended_at_ms) AS last_ended_at_ms, max(CAST(ended_at_ms AS text) || ' ' || id) AS newest
       FROM (SELECT *, CASE WHEN worker IS NULL THEN 0 ELSE 1 END AS is_run, coalesce(${message}, '') AS message
         FROM (${scan(ALL)} LIMIT ${SCANNED_MAX}) AS scanned WHERE ${filters}) AS matching

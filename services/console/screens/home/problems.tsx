@@ -96,11 +96,15 @@ function Remedies({ text }: { readonly text: string }) {
  * window, these facts are hidden until a click, so that several alerts fit.
  */
 export function Incident({ finding }: { readonly finding: Finding }) {
-  const { trend, errors = [], projects, cause, remediation } = finding
+  const { trend, errors = [], projects, cause, remediation, not_sent = 0 } = finding
   const query = failedRequestsOf(finding)
   const [error] = errors
   const facts: readonly (readonly [name: string, value: ComponentChildren])[] = [
-    ['Failed requests', trend && query && <a href={`${BASE}/requests?${query}`}>{countsText(trend)}</a>],
+    ['Failed requests', trend && query && <Counts finding={finding} trend={trend} />],
+    [
+      'Not sent',
+      not_sent > 0 && `${countText(not_sent)} of those of the last hour, because the server was paused after failures`,
+    ],
     ['Projects', isOperator.value && query && <Projects projects={projects} query={query} />],
     [
       'Most frequent error',
@@ -305,12 +309,30 @@ function verdictOf({ summary, message, since, trend }: Finding): ComponentChildr
 
 type Trend = NonNullable<Finding['trend']>
 
-/** The failed requests since the start of an incident. */
-function countsText({ failed, calls, is_lower_bound, last_hour }: Trend): string {
+interface CountsProps {
+  readonly finding: Finding
+  readonly trend: Trend
+}
+
+/** The failed requests of the last hour and since the start of an incident. Each count is a link to its requests. */
+function Counts({ finding, trend: { failed, calls, is_lower_bound, last_hour } }: CountsProps) {
   const all = `${is_lower_bound ? 'at least ' : ''}${countText(failed)} of ${countText(calls)} calls since the failures began`
-  return last_hour
-    ? `${countText(last_hour.failed)} of ${countText(last_hour.calls)} calls in the last hour; ${all}`
-    : all
+  const { since } = finding
+  return (
+    <>
+      {last_hour && (
+        <>
+          <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>
+            {countText(last_hour.failed)} of {countText(last_hour.calls)} calls in the last hour
+          </a>
+          {'; '}
+        </>
+      )}
+      <a href={`${BASE}/requests?${failedRequestsOf({ ...finding, window_start: since ?? finding.window_start })}`}>
+        {all}
+      </a>
+    </>
+  )
 }
 
 /** Bars and a legend with the failed share of each clock hour since the start of a problem. Absent within the first hour. */

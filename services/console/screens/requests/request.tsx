@@ -21,6 +21,7 @@ import { BASE } from '#services/console/parts/router.ts'
 import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Remedy } from '#services/console/screens/home/problems.tsx'
+import { refusedUntilOf } from '#shared/lib/refused-call.ts'
 
 export const PATH = '/v1/admin/requests'
 /** Page of the guide with a table row per error code. The HTML id of each row is its error code. */
@@ -146,9 +147,23 @@ export function Outcome({ request }: { readonly request: RequestAnswer }) {
           {error_code}
         </code>
       )}
+      {notSentText(request) && (
+        <span class="dim below" title={notSentText(request)}>
+          {request.attempts > 1 ? 'last attempt not sent' : 'not sent'}
+        </span>
+      )}
       {sdk_retry && <span class="dim below">SDK retry {sdk_retry}</span>}
     </>
   )
+}
+
+type FailedCall = Pick<RequestAnswer, 'server' | 'error_message' | 'ended_at'>
+
+/** States that an open circuit breaker refused a request or attempt. Empty if the request was sent. */
+function notSentText({ server, error_message, ended_at }: FailedCall): string {
+  const until = server === null ? refusedUntilOf(error_message, ended_at) : undefined
+  if (until === undefined) return ''
+  return `not sent: the server is paused after failures until ${clockText(until, true)}`
 }
 
 function BatchOutcome({ total, failed }: { readonly total: number; readonly failed: number }) {
@@ -166,14 +181,21 @@ function Failure({ request, isLinked = false }: { readonly request: RequestAnswe
   const { id, status, error_code, error_message, error_param, upstream_message, next_step } = request
   if (status < 400 || status === CANCELLED) return null
   const code = error_code ?? 'invalid_request'
+  const notSent = notSentText(request)
+  const isSentBefore = request.failed_attempts?.some(({ server }) => server !== null)
   return (
     <section class="note bad failure" aria-label="Error">
       <Icon name="warn" />
       <div>
         <strong>{error_message ?? code}</strong>
+        {notSent && (
+          <p>
+            {isSentBefore ? 'The last attempt' : 'This request'} was {notSent}.
+          </p>
+        )}
         {upstream_message && upstream_message !== error_message && (
           <p>
-            The upstream server answered: <q>{upstream_message}</q>
+            {notSent ? 'Last answer of the upstream server' : 'The upstream server answered'}: <q>{upstream_message}</q>
           </p>
         )}
         {error_param && (
@@ -203,7 +225,9 @@ const ATTEMPT_COLUMNS = ['Attempt', 'Error', 'Started', 'Duration', 'Next attemp
 function Attempts({ request }: { readonly request: RequestAnswer }) {
   const { failed_attempts = [], attempts, status, worker, server, server_url } = request
   if (failed_attempts.length === 0) return null
-  const sharedUrl = (one: string | null) => (one === server && server_url ? server_url : one && `server ${one}`)
+  // The address belongs to the server of the last attempt or, if that attempt was not sent, to the only server of the model.
+  const placeOf = (one: string | null) =>
+    server_url && one !== null && (one === server || server === null) ? server_url : one && `server ${one}`
   return (
     <div class="card">
       <h2>Attempts</h2>
@@ -213,27 +237,30 @@ function Attempts({ request }: { readonly request: RequestAnswer }) {
         numbers={['Started', 'Duration', 'Next attempt']}
         main={['Error']}
       >
-        {failed_attempts.map((one) => (
-          <tr key={one.attempt}>
-            <Cell column="Attempt">{one.attempt}</Cell>
-            <Cell column="Error">
-              <code>{one.error_code}</code>
-              <span class="dim below">{one.upstream_message ?? one.error_message}</span>
-              <RanOn place={sharedUrl(one.server) ?? one.worker} />
-            </Cell>
-            <Cell column="Started">{clockText(one.started_at, true)}</Cell>
-            <Cell column="Duration">{latencyText(one.duration_ms / 1_000)}</Cell>
-            <Cell column="Next attempt">
-              {one.retry_delay_ms === null ? 'none' : `after ${latencyText(one.retry_delay_ms / 1_000)}`}
-            </Cell>
-          </tr>
-        ))}
+        {failed_attempts.map((one) => {
+          const notSent = notSentText({ ...one, ended_at: one.started_at + one.duration_ms / 1_000 })
+          return (
+            <tr key={one.attempt}>
+              <Cell column="Attempt">{one.attempt}</Cell>
+              <Cell column="Error">
+                <code>{one.error_code}</code>
+                <span class="dim below">{notSent || (one.upstream_message ?? one.error_message)}</span>
+                {!notSent && <RanOn place={placeOf(one.server) ?? one.worker} />}
+              </Cell>
+              <Cell column="Started">{clockText(one.started_at, true)}</Cell>
+              <Cell column="Duration">{latencyText(one.duration_ms / 1_000)}</Cell>
+              <Cell column="Next attempt">
+                {one.retry_delay_ms === null ? 'none' : `after ${latencyText(one.retry_delay_ms / 1_000)}`}
+              </Cell>
+            </tr>
+          )
+        })}
         {status < 400 && (
           <tr>
             <Cell column="Attempt">{attempts}</Cell>
             <Cell column="Error">
               succeeded
-              <RanOn place={sharedUrl(server) ?? worker} />
+              <RanOn place={placeOf(server) ?? worker} />
             </Cell>
             <Cell column="Started">–</Cell>
             <Cell column="Duration">–</Cell>

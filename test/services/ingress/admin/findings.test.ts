@@ -204,6 +204,7 @@ describe('findings about calls', () => {
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
     ...{ project: 'proj_1', model: 'm1', status, errorCode, isRun: errorCode !== 'overloaded', calls },
+    notSent: 0,
     ...{ firstEndedAtMs: 0, lastEndedAtMs: 0, message: null as string | null },
   })
   const budget = (spent_usd: number) => ({
