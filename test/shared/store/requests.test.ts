@@ -159,7 +159,14 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
       row('req_4', { ...failed, project: 'bob', model: null, worker: null }),
       row('req_5', { endedAtMs: now - HOUR_MS }),
     ])
-    const times = { isRun: true, notSent: 0, firstEndedAtMs: now - 900, lastEndedAtMs: now - 900, message: null, messageCalls: 1 }
+    const times = {
+      isRun: true,
+      notSent: 0,
+      firstEndedAtMs: now - 900,
+      lastEndedAtMs: now - 900,
+      message: null,
+      messageCalls: 1,
+    }
     const ofAlice = [
       {
         ...{ project: 'alice', keyId: 'key_1', model: 'm1', status: 200, errorCode: null, calls: 2, ...times },
