@@ -179,8 +179,8 @@ interface KeyMessage {
 export async function shareKey(): Promise<void> {
   const channel = new BroadcastChannel(KEY)
   const received = Promise.withResolvers<string>()
-  channel.addEventListener('message', ({ data }) => {
-    const { key } = data as KeyMessage
+  channel.addEventListener('message', (event: Event) => {
+    const { key } = (event as Event & { readonly data: KeyMessage }).data
     if (key !== undefined) received.resolve(key)
     else if (apiKey.value !== '') channel.postMessage({ key: apiKey.value } satisfies KeyMessage)
   })
