@@ -2,8 +2,7 @@ import { type CircuitBreakerPolicy, CircuitState, ConsecutiveBreaker, circuitBre
 import type { ErrorCode } from '#schemas/error.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
 import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
-import { ServiceError } from '#shared/lib/error.ts'
-import { refusedCallMessage } from '#shared/lib/refused-call.ts'
+import { refusedCallMessage, ServiceError } from '#shared/lib/error.ts'
 import { KeysInFlight, preferredServer } from './affinity.ts'
 import { failureText } from './error.ts'
 

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { REFUSED_TEXT } from '#shared/lib/refused-call.ts'
+import { REFUSED_TEXT } from '#shared/lib/error.ts'
 import {
   CANCELLED_STATUS,
   COUNTED_MAX,

@@ -21,7 +21,7 @@ import { BASE } from '#services/console/parts/router.ts'
 import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Remedy } from '#services/console/screens/home/problems.tsx'
-import { refusedUntilOf } from '#shared/lib/refused-call.ts'
+import { refusedUntilOf } from '#shared/lib/error.ts'
 
 export const PATH = '/v1/admin/requests'
 /** Page of the guide with a table row per error code. The HTML id of each row is its error code. */
