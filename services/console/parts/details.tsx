@@ -45,7 +45,7 @@ export function DetailHead({ list, what, id, title = what, state, children }: De
 interface DetailStateProps {
   readonly list: DetailHeadProps['list']
   readonly what: string
-  /** Possible reasons why no object with the id can be read. Default: the message of the API. */
+  /** Possible reasons why no object with the id can be read. Default: the message of the API without its first sentence, which repeats the id. */
   readonly why?: string
   /** Error of the last load. A 404 is shown as an object that does not exist. */
   readonly error: unknown
@@ -66,7 +66,7 @@ export function DetailState({ list, what, why, error, ...state }: DetailStatePro
         </a>
       }
     >
-      {why ?? messageOf(error)}
+      {why ?? messageOf(error).replace(/^No .+? with the id '.*?'.*?\. /, '')}
     </Empty>
   )
 }

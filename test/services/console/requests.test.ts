@@ -200,6 +200,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.getByLabel('Request id').fill(other)
     await page.getByRole('button', { name: 'Find request' }).click()
     await page.getByText('No request with this ID').waitFor()
+    await page.getByText('may belong to another project').waitFor()
     expect(await page.getByText(other).count(), 'texts with the id').toBe(1)
     expect(await page.getByRole('button', { name: 'Copy ID' }).count(), 'buttons that copy an unknown id').toBe(0)
     await look(page, 'request-unknown-narrow')
