@@ -153,7 +153,7 @@ function kafkaOf(s: Settings): KafkaConfig | undefined {
 function kafkaTlsOf(s: Settings): KafkaTlsConfig | undefined {
   const { KAFKA_SSL_CA, KAFKA_SSL_CERT, KAFKA_SSL_KEY, KAFKA_SSL_KEY_PASSWORD: passphrase } = s
   if (Boolean(KAFKA_SSL_CERT) !== Boolean(KAFKA_SSL_KEY))
-    throw new ConfigError(['KAFKA_SSL_CERT, KAFKA_SSL_KEY: set both or none of them'])
+    throw new ConfigError(['KAFKA_SSL_CERT, KAFKA_SSL_KEY: set both or neither'])
   if (!s.KAFKA_TLS && !KAFKA_SSL_CA && !KAFKA_SSL_CERT) return undefined
   const ca = KAFKA_SSL_CA
     ? readPem('KAFKA_SSL_CA', KAFKA_SSL_CA, (pem) => ({ ca: new X509Certificate(pem) && pem }))
@@ -180,7 +180,10 @@ function kafkaSaslOf(s: Settings): KafkaConfig['sasl'] {
   if (!mechanism) return undefined
   const login = { username: s.KAFKA_USERNAME ?? '', password: s.KAFKA_PASSWORD ?? '' }
   if (mechanism !== 'OAUTHBEARER') return { mechanism, ...login }
-  if (!tokenUrl) throw new ConfigError(['KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: needed for OAUTHBEARER'])
+  if (!tokenUrl)
+    throw new ConfigError([
+      'KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: must be set if KAFKA_SASL_MECHANISM is OAUTHBEARER',
+    ])
   return { mechanism, ...login, tokenUrl, scope: s.KAFKA_SASL_OAUTHBEARER_SCOPE }
 }
 

@@ -27,7 +27,7 @@ const SERVER = {
     .string()
     .regex(
       /^ *(\*|[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+( *, *[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+)*) *$/i,
-      'must be origins such as https://app.example.com, several with commas between and without a path, or * alone',
+      'must be * or a comma-separated list of origins without a path, such as https://app.example.com',
     )
     .optional()
     .meta({
@@ -81,7 +81,7 @@ const MODELS = {
   MODELS_FILE: z.string().default('models.yaml').describe('File with the model catalogue'),
   MODELS: z
     .string()
-    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be names of models, several with commas between')
+    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be a comma-separated list of model names')
     .optional()
     .meta({
       description: 'Models that the workers of this process run, comma-separated',
@@ -90,7 +90,7 @@ const MODELS = {
   MODELS_DIR: z.string().optional().meta({ description: 'Folder of your own model files', unset: 'DATA_DIR/models' }),
   EXTENSIONS: z
     .string()
-    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be files, several with commas between')
+    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be a comma-separated list of files')
     .optional()
     .meta({
       description:
@@ -102,7 +102,7 @@ const MODELS = {
 const BROKER_AND_STORE = {
   KAFKA_BROKERS: z
     .string()
-    .regex(/^ *[^ ,:]+:\d+ *(, *[^ ,:]+:\d+ *)*$/, 'must be host:port, several with commas between')
+    .regex(/^ *[^ ,:]+:\d+ *(, *[^ ,:]+:\d+ *)*$/, 'must be a comma-separated list of host:port')
     .optional()
     .meta({
       description: 'Kafka brokers as host:port, comma-separated. Required if roles run in several processes',
@@ -125,7 +125,9 @@ const BROKER_AND_STORE = {
   KAFKA_REPLICATION: whole(1)
     .optional()
     .meta({ description: 'Replicas of the topics that Sluice creates', unset: '3, or the number of brokers if lower' }),
-  KAFKA_TLS: Switch.default(false).describe('Connect to Kafka with TLS. On if KAFKA_SSL_CA or KAFKA_SSL_CERT is set'),
+  KAFKA_TLS: Switch.default(false).describe(
+    'Connect to Kafka with TLS. TLS is always on if KAFKA_SSL_CA or KAFKA_SSL_CERT is set',
+  ),
   KAFKA_SSL_CA: z.string().optional().meta({
     description: 'File with the certificates of a private certificate authority, in PEM form',
     unset: 'the certificate authorities of Node',
@@ -218,7 +220,9 @@ const WORKERS = {
   INFERENCE_SLOTS: whole(1, 10_000).default(256).describe('Maximum concurrent jobs of one inference worker'),
   EMBEDDINGS_SLOTS: whole(1, 10_000)
     .default(256)
-    .describe('Maximum concurrent jobs of one embeddings worker. More jobs fill larger batches'),
+    .describe(
+      'Maximum concurrent jobs of one embeddings worker. More concurrent jobs make larger batches of texts possible',
+    ),
   TRANSCRIPTION_SLOTS: whole(1, 1_000).default(2).describe('Maximum concurrent jobs of one transcription worker'),
   RESEARCH_SLOTS: whole(1, 1_000)
     .default(16)

@@ -8,7 +8,7 @@ const Milliseconds = z.coerce.number().int().min(1).max(86_400_000)
 /** The format of W3C Baggage without properties: `key=value`, comma-separated, with percent-encoded values. */
 const Pairs = z
   .string()
-  .regex(/^ *[^=, ]+ *=[^,]*(,[^=,]+=[^,]*)* *$/, 'must be key=value, several with commas between')
+  .regex(/^ *[^=, ]+ *=[^,]*(,[^=,]+=[^,]*)* *$/, 'must be a comma-separated list of key=value')
   .transform((text, context) => {
     try {
       const pairs = text.split(',').map((pair) => /^ *([^= ]+) *= *(.*?) *$/s.exec(pair) ?? [])
@@ -37,7 +37,7 @@ export const TRACES = {
     .meta({ description: 'Full URL for traces, instead of OTEL_EXPORTER_OTLP_ENDPOINT', unset: 'not used' }),
   OTEL_EXPORTER_OTLP_HEADERS: Pairs.optional().meta({
     description:
-      'Headers for the collector, such as authorization=Bearer%20abc: key=value, comma-separated, percent-encoded',
+      'Headers for the collector, as comma-separated key=value with percent encoding. Example: authorization=Bearer%20abc',
     unset: 'none',
   }),
   OTEL_EXPORTER_OTLP_TRACES_HEADERS: Pairs.optional().meta({
@@ -61,7 +61,7 @@ export const TRACES = {
   }),
   OTEL_RESOURCE_ATTRIBUTES: Pairs.optional().meta({
     description:
-      'Attributes of the process in traces, such as deployment.environment.name=prod: key=value, comma-separated',
+      'Attributes of the process in traces, as comma-separated key=value. Example: deployment.environment.name=prod',
     unset: 'none',
   }),
   OTEL_TRACES_SAMPLER: z

@@ -306,9 +306,9 @@ function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<st
 function budgetFinding({ owner, id, name, month, budget_usd, spent_usd }: BudgetState): Finding[] {
   if (budget_usd === 0 || spent_usd < budget_usd * BUDGET_PART_MIN) return []
   const used = `$${spent_usd.toFixed(2)} of $${budget_usd.toFixed(2)}`
-  const remediation = `Raise it: npx sluice ${owner}s update ${id} --budget USD`
+  const remediation = `To raise the budget: npx sluice ${owner}s update ${id} --budget USD`
   if (spent_usd >= budget_usd) {
-    const message = `The budget of the ${owner} '${name ?? id}' for ${month} is spent (${used}): its calls are refused.`
+    const message = `The budget of the ${owner} '${name ?? id}' for ${month} is spent (${used}), so calls of this ${owner} are refused.`
     return [failed('budget', message, remediation)]
   }
   return [

@@ -89,7 +89,7 @@ function topicsMissing(topics: readonly string[]): Finding {
   return failed(
     'broker',
     message,
-    'Create the topic, or allow the service to create topics: the warning in its log has the command.',
+    'Create the topic, or allow the service to create topics. The warning in the log of the service has the command.',
   )
 }
 
@@ -114,11 +114,13 @@ function storeFull(name: string): Finding {
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
   const remediation =
-    '`npx sluice jobs --all-projects --status queued` lists them by project. Start more workers, cancel jobs, or raise DURABLE_JOBS_MAX.'
+    '`npx sluice jobs --all-projects --status queued` lists the queued jobs with their projects. Start more workers, cancel jobs, or raise DURABLE_JOBS_MAX.'
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
   if (count >= max)
-    return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, remediation)]
-  const message = `${has} of at most ${most} durable jobs are pending. A project with ${(max - count).toLocaleString('en')} or more of them cannot submit more.`
+    return [
+      failed('room', `The maximum of ${most} durable jobs is reached: new durable jobs are refused.`, remediation),
+    ]
+  const message = `${has} of at most ${most} durable jobs are pending. A project with ${(max - count).toLocaleString('en')} or more pending jobs cannot submit further jobs.`
   return [warned('room', message, remediation)]
 }
 
@@ -161,7 +163,7 @@ function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>)
   const what =
     count === 1 && !hasMore ? '1 dead letter' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} dead letters`
   const remediation =
-    '`npx sluice dead-letters` shows the reasons. Requeue them with `npx sluice dead-letters redrive`, or hide one with `npx sluice dead-letters discard ID`; the console offers both.'
+    '`npx sluice dead-letters` shows the reasons. To requeue dead letters: `npx sluice dead-letters redrive`. To delete one: `npx sluice dead-letters discard ID`. The console offers both.'
   const which = count === 1 && !hasMore ? 'it' : 'them'
   return warned('dead', `${what}: no worker could run ${which}.`, remediation)
 }

@@ -6,7 +6,7 @@ import { type Check, type Finding, failed, ok, skipped, warned } from './check.t
 export const kafkaCheck: Check = {
   name: 'kafka',
   remediation:
-    'Start Kafka, or correct KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
+    'Start Kafka, or correct the settings KAFKA_BROKERS, KAFKA_TLS, KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
   async run(config) {
     const { kafka } = config
     if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue is in memory')]
@@ -21,7 +21,7 @@ export const kafkaCheck: Check = {
 }
 
 function missingFinding(missing: readonly string[]): Finding {
-  const message = `missing: ${missing.join(', ')}`
+  const message = `missing topics: ${missing.join(', ')}`
   const remediation =
     'A running process creates the topics within seconds. If topics stay missing, the log of that process has the reason.'
   return warned('kafka', message, remediation)
@@ -30,7 +30,8 @@ function missingFinding(missing: readonly string[]): Finding {
 function groupsFinding({ client }: KafkaConfig, hasShare: boolean, brokers: string): Finding {
   if (client === 'classic') return ok('kafka', `${brokers}; classic consumer groups, as set by KAFKA_CLIENT`)
   if (hasShare) return ok('kafka', `${brokers}; Kafka 4.2 or later, with share groups`)
-  const remediation = 'Upgrade to Kafka 4.2 or later, then: kafka-features.sh upgrade --feature share.version=1'
+  const remediation =
+    'Upgrade to Kafka 4.2 or later. Then run: kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature share.version=1'
   if (client === 'share') return failed('kafka', `${brokers}; no share groups, but KAFKA_CLIENT=share`, remediation)
   return warned(
     'kafka',

@@ -19,7 +19,11 @@ const FULL_BYTES = 32 * 1024 ** 2
 export function nodeFinding(): Finding {
   const version = process.versions.node
   if (Number(version.split('.')[0]) >= NODE_MAJOR_MIN) return ok('node', version)
-  return failed('node', `${version} is too old`, `Run npm ci, which installs Node ${NODE_MAJOR_MIN}, and use npx.`)
+  return failed(
+    'node',
+    `${version} is too old`,
+    `Run npm ci, which installs Node ${NODE_MAJOR_MIN}. Then start the commands with npx.`,
+  )
 }
 
 export const dataCheck: Check = {
@@ -61,7 +65,7 @@ async function directoryFinding(
   const { bavail, bsize } = await statfs(path)
   const bytes = bavail * bsize
   const remediation = `Free some disk space, or move ${setting} to another disk.`
-  if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, remediation)
+  if (bytes < FULL_BYTES) return failed(check, `the disk of ${path} is full`, remediation)
   const free = `${path}, ${(bytes / GIB).toFixed(1)} GiB free`
   return bytes < FREE_BYTES_MIN ? warned(check, free, remediation) : ok(check, free)
 }
@@ -75,7 +79,7 @@ async function nearest(path: string): Promise<string> {
 /** Checks the model catalogue, and whether the environment contains the API keys to which the catalogue refers. */
 export const modelsCheck: Check = {
   name: 'models',
-  remediation: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',
+  remediation: 'Correct the file in MODELS_FILE. docs/operate/models.md describes its format.',
   async run({ modelsFile, env }) {
     const { models } = readModels(modelsFile)
     const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]
@@ -83,7 +87,13 @@ export const modelsCheck: Check = {
       for (const field of ['api_key_env', 'cache_salt_env'] as const) {
         const variable = field in engine ? (engine as Partial<Record<typeof field, string>>)[field] : undefined
         if (!variable || env[variable]) continue
-        findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or remove ${field}.`))
+        findings.push(
+          warned(
+            'models',
+            `${id}: ${variable} is not set`,
+            `Set the environment variable ${variable}, or remove ${field} from this model in MODELS_FILE.`,
+          ),
+        )
       }
     }
     return findings
@@ -92,7 +102,7 @@ export const modelsCheck: Check = {
 
 export const weightsCheck: Check = {
   name: 'weights',
-  remediation: 'Fix models.yaml first.',
+  remediation: 'Correct the file in MODELS_FILE.',
   async run(config) {
     const { models } = readModels(config.modelsFile)
     const found = await Promise.all(models.map((model) => weightsFinding(model, config)))

@@ -34,10 +34,12 @@ function findingsOf(facts: PostgresFacts): Finding[] {
   if (is_standby) findings.push(failed('postgres', 'the server is a standby', 'Set DATABASE_URL to the primary.'))
   if (synchronous_commit === 'off') {
     const remediation =
-      "ALTER SYSTEM SET synchronous_commit = 'on'; otherwise a crash of the server loses accepted jobs."
+      "Run ALTER SYSTEM SET synchronous_commit = 'on', then SELECT pg_reload_conf(). Otherwise, a crash of the server loses accepted jobs."
     findings.push(warned('postgres', 'synchronous_commit is off', remediation))
   }
-  const through = is_pooled ? [ok('postgres', 'reached through a pooler: prepared statements are off')] : []
+  const through = is_pooled
+    ? [ok('postgres', 'connected through a pooler such as PgBouncer, so prepared statements are off')]
+    : []
   return [...findings, ...through, schemaFinding(facts)]
 }
 
@@ -47,7 +49,7 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   const names = missing.map(({ name }) => name).join(', ')
   if (can_create) return ok('postgres', `${version}, migrations at the next start: ${names}`)
   const remediation =
-    'GRANT CREATE ON SCHEMA public TO the user of DATABASE_URL, or name a schema with ?options=-csearch_path.'
+    'Run GRANT CREATE ON SCHEMA public TO USER, with the user of DATABASE_URL. Or append ?options=-csearch_path%3DSCHEMA to DATABASE_URL to use another schema.'
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 

@@ -26,14 +26,14 @@ export const sandboxCheck: Check = {
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works)
     return skipped('sandbox', `${name} does not work (${message}). It is not needed, because ${chosen.name} is used.`)
-  const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
-  return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
+  const role = name === chosen.name ? 'works and is used' : 'works, but is not used'
+  return { ...ok('sandbox', `${name} ${role}: ${message}`), ...(details && { details }) }
 }
 
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
   const remediation =
-    'The service tries to prepare the sandbox at its start; docs/guides/code.md lists its requirements.'
-  const text = `${name}: not available: ${message}`
+    'The service tries to prepare the sandbox when it starts. docs/guides/code.md lists the requirements of each sandbox.'
+  const text = `${name} is not available: ${message}`
   return sandbox === 'auto' ? warned('sandbox', text, remediation) : failed('sandbox', text, remediation)
 }
 

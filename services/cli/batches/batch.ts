@@ -228,11 +228,18 @@ async function report(
   for (const line of failures.lines()) out.note(line)
   if (cut > 0) {
     const limit = options.maxTokens ?? written.cutTokens
-    out.note(`${cut} answers were cut at ${limit} tokens (column finish_reason). For longer answers: --max-tokens`)
+    out.note(
+      `${cut} answers were cut at ${limit} tokens (column finish_reason). For longer answers: repeat the command with a larger --max-tokens`,
+    )
   }
   out.note(`${id} ${batchSummary(batch)}`)
   if (sources.length > 1) {
-    out.note([`All ${answered} answers: from ${sources.length} batches`, ...usageTexts(usedBy(sources))].join(', '))
+    out.note(
+      [
+        `In total, with earlier runs: ${answered} answers from ${sources.length} batches`,
+        ...usageTexts(usedBy(sources)),
+      ].join(', '),
+    )
   }
   if (failed > 0 && values.text('limit') === undefined)
     out.note('To run the rows without a valid answer again: repeat the command with --retry-failed')

@@ -57,7 +57,7 @@ export class BatchProgress {
     const onInterrupt = () => {
       if (!this.#options.cancelOnInterrupt || isCancelled) return interrupt.abort()
       isCancelled = true
-      this.#note(`Cancelling ${batch.id}. The answers so far are written. Ctrl-C again: stop at once`)
+      this.#note(`Cancelling ${batch.id}; the answers so far will be written. To stop at once: press Ctrl-C again`)
       void this.#batches.cancel(batch.id).catch((error: Error) => this.#note(plain(error.message)))
     }
     process.on('SIGINT', onInterrupt)

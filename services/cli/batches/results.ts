@@ -109,7 +109,7 @@ async function tableOfBatch(
   } catch (error) {
     if (!isGone(error)) throw error
     out.note(
-      'The table of this batch was deleted or has expired, so the CSV has only the results. To add its columns: --input TABLE',
+      'The table of this batch was deleted or has expired, so the CSV has only the results. To add the columns of the table: repeat the command with --input TABLE',
     )
     return undefined
   }

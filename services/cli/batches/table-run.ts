@@ -142,7 +142,7 @@ class TableRun {
     if (!same || ['failed', 'expired', 'cancelling', 'cancelled'].includes(same.status)) {
       return await this.#runRest(await this.#earlier())
     }
-    out.note(`Continuing ${same.id}, which has the same rows. To run the rows again: --new`)
+    out.note(`Continuing ${same.id}, which has the same rows. To run the rows again: repeat the command with --new`)
     const ended = await this.#follow(same)
     if (this.#unanswered().size > 0) {
       const earlier = await this.#earlier()
@@ -180,7 +180,7 @@ class TableRun {
     return await this.#write(await this.#follow(await this.#create(files.retry, ids.size, this.#retriedOf(earlier))))
   }
 
-  /** Number and cost of the rows that will run, such as `480 rows are answered, 1 changed, 19 new: 20 rows will run, about $0.0200`. */
+  /** Number and cost of the rows that will run, such as `480 rows are already answered, 1 changed, 19 new: 20 rows will run, about $0.0200`. */
   #planText(ids: ReadonlySet<string>): string {
     const { keys, requests } = this.#parts.converted
     const answered = requests - ids.size
@@ -196,8 +196,8 @@ class TableRun {
     )
     const usd = priced && ((priced.cost_usd ?? 0) / priced.request_counts.completed) * ids.size
     const run = `${rowsText(ids.size)} will run${usd === undefined ? '' : `, about $${usd.toFixed(4)}`}`
-    const are = `${rowsText(answered)} ${answered === 1 ? 'is' : 'are'} answered`
-    return `${[are, ...parts].join(', ')}: ${run}. To run all rows: --new`
+    const are = `${rowsText(answered)} ${answered === 1 ? 'is' : 'are'} already answered`
+    return `${[are, ...parts].join(', ')}: ${run}. To run all rows: repeat the command with --new`
   }
 
   /**
@@ -258,7 +258,7 @@ class TableRun {
       return await batches.upload(list, 'user_data', `${name}.jsonl`)
     } catch (error) {
       if (!(error instanceof ApiError)) throw error
-      const next = `For a CSV with its columns later: sluice results BATCH --csv --input ${plain(table.path)}`
+      const next = `To get the results as a CSV with the columns of the table, run: sluice results BATCH --csv --input ${plain(table.path)}`
       out.note(`The table is not stored with the batch: ${error.message}\n${next}`)
       return undefined
     }

@@ -130,7 +130,9 @@ async function hasInput(out: Output): Promise<boolean> {
   } catch (error) {
     if (!signal.aborted) throw error
     process.stdin.destroy()
-    out.note('The pipe on stdin has no text yet, so only the argument is sent. To wait for the text: add -')
+    out.note(
+      'The pipe on stdin has no text yet, so only the argument is sent. To wait for the text: add the argument -',
+    )
     return false
   }
 }
@@ -159,7 +161,9 @@ async function converse(conversation: Conversation, before: readonly Message[]):
       isAnswering = false
       if (answer === undefined) {
         messages.pop()
-        conversation.out.note('The conversation continues without this message. To end it: press Ctrl-C again.')
+        conversation.out.note(
+          'The conversation continues without this message. To end the conversation: press Ctrl-C again.',
+        )
       } else messages.push({ role: 'assistant', content: answer })
       messages.splice(0, Math.max(0, messages.length - MESSAGES_MAX))
     }

@@ -10,7 +10,7 @@ const ErrorBody = z.looseObject({
 
 /** Remedies by error code of the service, or by HTTP status if the error code has no entry. */
 const REMEDIES: Readonly<Record<string, string>> = {
-  model_not_found: 'List the available models: sluice models',
+  model_not_found: 'To list the available models: sluice models',
   job_not_found:
     'Check the id; `sluice jobs` lists the jobs of your project. Jobs of other projects require a key with the admin scope.',
   job_not_finished: 'Wait for the job: sluice follow JOB, or sluice get JOB --wait 60.',

@@ -80,7 +80,8 @@ async function redrive({ api, out, values }: Invocation): Promise<ExitCode> {
   if (data.length === 0) out.note('No dead letters can be requeued.')
   else if (isDryRun) out.note('Dry run: nothing was changed. To requeue these records, omit --dry-run.')
   else out.note(`Requeued ${data.length} ${data.length === 1 ? 'record' : 'records'}.`)
-  if (has_more) out.note(`There are older dead letters. To continue with them: --after ${last_id}`)
+  if (has_more)
+    out.note(`There are older dead letters. To continue with them: repeat the command with --after ${last_id}`)
   return EXIT.ok
 }
 

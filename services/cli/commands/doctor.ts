@@ -30,7 +30,7 @@ Checks the dependencies of the service with the settings of this directory and e
 settings, data directory, models and weights, sandboxes and their guarantees, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the
 service and the API key. Doctor also reports failing models, refused calls and nearly spent budgets of the key's project. With an admin
 key, doctor reports those of the fleet, and also pools without workers, pauses and dead letters. The running service makes the same
-checks with its own settings; with an admin key, doctor reports those of its results that differ.
+checks with its own settings. With an admin key, doctor also reports the results of the service that differ from those above.
 
 Each line is OK, SKIP (missing but not needed), WARN or FAIL, with a remedy for each problem. The exit code is 1 if any check is
 FAIL.

@@ -39,7 +39,7 @@ export const pools: Command = {
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
 scheduled jobs, and the age of the oldest queued job. A second table lists the models with their running and queued calls and
 jobs. The limit of a model is the maximum number of its calls and jobs that run at once, which is often far below the slots. All numbers cover
-the whole fleet; those of calls and models are up to two seconds old. Requires a key with the admin scope.
+the whole fleet; the numbers of calls and models are up to two seconds old. Requires a key with the admin scope.
 
 Options:
   --watch  refresh every two seconds until Ctrl-C

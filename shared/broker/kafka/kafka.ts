@@ -17,7 +17,8 @@ const READY_INTERVAL_MS = 100
 const SHARE_GROUPS_OFF = new KafkaUnsuitableError([
   {
     problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
-    remediation: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
+    remediation:
+      'Upgrade to Kafka 4.2 or later. Then run kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature share.version=1. Or set KAFKA_CLIENT=classic',
   },
 ])
 
@@ -52,7 +53,8 @@ async function chooseGroups(cluster: KafkaCluster, options: KafkaOptions): Promi
   if (options.client === 'auto') {
     options.onProblem('Kafka has no share groups; using classic groups', {
       weaker: 'jobs wait for their partition, a joining worker may repeat running jobs, a lost worker is detected late',
-      remediation: 'Kafka 4.2 or later, with kafka-features.sh upgrade --feature share.version=1',
+      remediation:
+        'Upgrade to Kafka 4.2 or later. Then run kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature share.version=1',
     })
   }
   const { classicGroups } = await import('./classic/groups.ts')

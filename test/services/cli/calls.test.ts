@@ -45,7 +45,11 @@ describe('sluice', () => {
       if (stdin) stdin.end = () => stdin
     }
     const { code, out, err } = await run(['chat', 'Hello', '-o', 'table'], { onStart })
-    expect([code, out, err]).toEqual([0, 'Hello\n', expect.stringContaining('To wait for the text: add -')])
+    expect([code, out, err]).toEqual([
+      0,
+      'Hello\n',
+      expect.stringContaining('To wait for the text: add the argument -'),
+    ])
     expect((await run(['chat', 'first', '-', '-o', 'table'], { stdin: 'second' })).out).toBe('first\n\nsecond\n')
   })
 

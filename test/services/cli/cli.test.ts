@@ -685,7 +685,7 @@ describe('sluice doctor', () => {
     const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
     expect(found).toMatchObject({
       status: 'ok',
-      message: expect.stringMatching(/^zygote: works, chosen: .*numpy/),
+      message: expect.stringMatching(/^zygote works and is used: .*numpy/),
       details: expect.arrayContaining([expect.stringContaining('namespaces')]),
     })
   })

@@ -82,7 +82,8 @@ describe('sluice batch with a table', () => {
     rows[3] = 'corrected'
     await fileOf('retry.csv', ['prompt', 'new', ...rows.slice(1)].join('\n'))
     const retried = await run([path, '--retry-failed'])
-    const plan = '3 rows are answered, 1 changed, 1 new: 2 rows will run. To run all rows: --new'
+    const plan =
+      '3 rows are already answered, 1 changed, 1 new: 2 rows will run. To run all rows: repeat the command with --new'
     expect(retried.err).toMatch(new RegExp(`^${plan}\\nbatch_\\w+: 2 requests\\n`))
     expect([retried.code, retried.lines[0]]).toMatchObject([0, { answered: 5, failed: 0 }])
     const answers = (await textOf('retry.answers.csv')).split('\r\n').map((line) => line.split(',').slice(0, 3).join())
@@ -105,7 +106,7 @@ describe('sluice batch with a table', () => {
     await fileOf('edited.csv', [...rows, '4,four', '5,five'].join('\n'))
     const edited = await run([path, '--model', 'echo-priced'])
     expect(edited.err).toMatch(
-      /^2 rows are answered, 1 changed, 2 new: 3 rows will run, about \$0\.0300\. To run all rows: --new\nbatch_\w+: 3 requests\n/,
+      /^2 rows are already answered, 1 changed, 2 new: 3 rows will run, about \$0\.0300\. To run all rows: repeat the command with --new\nbatch_\w+: 3 requests\n/,
     )
     expect(edited.lines[0]).toMatchObject({ answered: 5, failed: 0, cost_usd: 0.06 })
     expect(edited.lines[0]?.batch).not.toBe(run3.lines[0]?.batch)
@@ -217,10 +218,13 @@ describe('sluice batch with a table', () => {
     const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
     expect(printed.out).toBe(await textOf('trial.answers.csv'))
     const all = await run([path, '--model', 'echo-priced'])
-    const plan = /^1 row is answered, 1 failed, 2 new: 3 rows will run, about \$0\.0300\. .*\nbatch_\w+: 3 requests\n/
+    const plan =
+      /^1 row is already answered, 1 failed, 2 new: 3 rows will run, about \$0\.0300\. .*\nbatch_\w+: 3 requests\n/
     expect(all.err).toMatch(plan)
     expect(all.lines[0], 'cost of all answers').toMatchObject({ cost_usd: 0.03 })
-    expect(all.err).toMatch(/\nAll 3 answers: from 2 batches, \d+ input tokens, \d+ output tokens, cost \$0\.0300\n/)
+    expect(all.err).toMatch(
+      /\nIn total, with earlier runs: 3 answers from 2 batches, \d+ input tokens, \d+ output tokens, cost \$0\.0300\n/,
+    )
     expect(all.lines[0]).toMatchObject({ answered: 3, failed: 1 })
     const again = await run([path, '--model', 'echo-priced'])
     expect([again.lines[0], again.err]).toMatchObject([all.lines[0], expect.stringContaining('Continuing')])
@@ -334,7 +338,9 @@ describe('sluice batch with a table', () => {
 
   it('reports answers that the token limit truncated', async () => {
     const { err, lines } = await run([await fileOf('cut.csv', 'prompt\na b c d e\nf\n'), '--max-tokens', '2'])
-    expect(err).toContain('1 answers were cut at 2 tokens (column finish_reason). For longer answers: --max-tokens')
+    expect(err).toContain(
+      '1 answers were cut at 2 tokens (column finish_reason). For longer answers: repeat the command with a larger --max-tokens',
+    )
     expect(lines[0]).toMatchObject({ answered: 2, cut: 1 })
     expect(await textOf('cut.answers.csv')).toMatch(/,,length,/)
   })

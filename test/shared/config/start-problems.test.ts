@@ -32,7 +32,7 @@ describe('an invalid setting', () => {
     [{ AUDIO_BYTES_MAX: '1.5' }, "AUDIO_BYTES_MAX: expected a whole number, got '1.5'"],
     [{ SANDBOX: 'zygot' }, "SANDBOX: expected one of auto, docker, zygote, wasm, off, got 'zygot'"],
     [{ SLUICE_URL: 'x' }, "SLUICE_URL: expected a URL such as http://host:port, got 'x'"],
-    [{ KAFKA_BROKERS: 'nohost' }, "KAFKA_BROKERS: must be host:port, several with commas between, got 'nohost'"],
+    [{ KAFKA_BROKERS: 'nohost' }, "KAFKA_BROKERS: must be a comma-separated list of host:port, got 'nohost'"],
     [{ DATABASE_URL: 'mysql://a:secret@b/c' }, 'DATABASE_URL: must start with postgres://'],
   ])('is refused with its value and the valid values, without secrets: %j', (env, problem) => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])

@@ -240,7 +240,9 @@ describe('findings about calls', () => {
     [
       'a spent budget',
       { budgets: [budget(10)] },
-      ["The budget of the project 'lab' for 2030-01 is spent ($10.00 of $10.00): its calls are refused."],
+      [
+        "The budget of the project 'lab' for 2030-01 is spent ($10.00 of $10.00), so calls of this project are refused.",
+      ],
     ],
   ])('contain the expected messages for %s', (_, facts, messages) => {
     const found = callFindings({ ...NO_CALLS, nameOf: () => 'lab', ...facts }, 0)
