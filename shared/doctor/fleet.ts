@@ -146,8 +146,8 @@ function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts,
   const remediation = 'Start more workers, or raise the slots of the pool if the machine has capacity.'
   const backlog = `${queued}, oldest ${durationText(oldestSeconds)}`
   if (free === 0) return [warned('pool', `The pool ${id} is at capacity (${slots} slots): ${backlog}.`, remediation)]
-  const models = fullModels.map(({ model, slots: own }) => `'${model}' (${own} of ${own} slots running)`).join(', ')
-  const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. Free slots are for other models.`
+  const models = fullModels.map(({ model, slots: own }) => `'${model}' (${own} of ${own} concurrent calls)`).join(', ')
+  const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. The free slots of the pool can run only other models.`
   return [warned('pool', message, remediation)]
 }
 

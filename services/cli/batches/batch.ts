@@ -138,7 +138,8 @@ Examples:
     }
     const misplaced = Object.keys(TABLE_OPTIONS).find((name) => values.given().includes(name))
     if (misplaced !== undefined || (table && table.format !== 'jsonl')) {
-      const next = 'Choose the model of the rows with --model, such as --model echo-1. For all models: sluice models'
+      const next =
+        'Choose the model of the rows with --model, such as --model echo-1. To list the models: sluice models'
       throw usageError(`${path} is a table of prompts, and --model is missing.`, next)
     }
     return await runRequests(invocation, path)

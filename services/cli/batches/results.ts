@@ -153,7 +153,7 @@ export const batches: Command = {
   help: `Usage: sluice batches [--limit N] [--all-projects | --project P]
 
 Lists the batches of your key's project: name, columns of the prompt, finished and failed requests, end or estimated end, rate, and
-cost. The rate is that of the last minutes. The name is that of the file, or of --metadata name=NAME. With --json, or when output is
+cost. The rate is in requests per second, usually over the last 5 minutes. The name is that of the file, or the NAME of --metadata name=NAME. With --json, or when output is
 not a TTY, each batch is one line of JSON.
 
 Options:

@@ -171,7 +171,9 @@ class TableRun {
     if (ids.size === converted.requests) {
       const total = newest?.request_counts.total
       if (newest?.invalid_answers && newest.invalid_answers === total) {
-        out.note(`Warning: ${allText(total)} of ${newest.id} had an invalid answer. This prompt runs again.`)
+        out.note(
+          `Warning: ${allText(total)} of ${newest.id} had an invalid answer. The rows run again with the same prompt.`,
+        )
       }
       return await this.#write(await this.#follow(await this.#create(files.requests)))
     }

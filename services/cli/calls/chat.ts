@@ -263,7 +263,12 @@ async function* streamOf(
     isOver = data === '[DONE]'
     yield* pieceOf(data)
   }
-  if (!isOver) throw new CommandError(EXIT.unreachable, 'The connection broke before the end of the answer.')
+  if (!isOver)
+    throw new CommandError(
+      EXIT.unreachable,
+      'The connection broke before the end of the answer.',
+      'Send the prompt again.',
+    )
 }
 
 function* pieceOf(data: string): Generator<Piece> {

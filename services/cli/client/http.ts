@@ -13,13 +13,13 @@ const REMEDIES: Readonly<Record<string, string>> = {
   model_not_found: 'To list the available models: sluice models',
   job_not_found:
     'Check the id; `sluice jobs` lists the jobs of your project. Jobs of other projects require a key with the admin scope.',
-  job_not_finished: 'Wait for the job: sluice follow JOB, or sluice get JOB --wait 60.',
-  job_already_finished: 'Show the job: sluice get JOB, or sluice get JOB --result.',
-  job_cancelled: 'Run the job again: sluice redrive JOB.',
-  result_expired: 'Results expire after JOB_RETENTION_MS. Submit the job again.',
+  job_not_finished: 'To wait for the job: sluice follow JOB, or sluice get JOB --wait 60',
+  job_already_finished: 'To show the job: sluice get JOB, or sluice get JOB --result',
+  job_cancelled: 'To run the job again: sluice redrive JOB',
+  result_expired: 'Results expire after the time in JOB_RETENTION_MS, a setting of the service. Submit the job again.',
   insufficient_quota:
-    'The message names the budget or quota that is used up. Show the spending and the budgets: sluice usage.',
-  idempotency_key_in_use: 'The first request with this key is still in progress. Find its job: sluice jobs.',
+    'The message names the budget or quota that is used up. To show the spending and the budgets: sluice usage',
+  idempotency_key_in_use: 'The first request with this key is still in progress. To find the job: sluice jobs',
   idempotency_key_reused: 'This key was used with a different request. Use another --idempotency-key.',
   jobs_unavailable:
     'This service has no store for durable jobs. Set DATABASE_URL in its settings, or run all roles in one process.',

@@ -206,7 +206,7 @@ async function printResult({ api, out }: Invocation, job: JobView): Promise<Exit
     )
   }
   if (isForeign(job)) {
-    const message = `${job.id} belongs to project ${plain(job.project ?? '')}; only keys of that project can read its result.`
+    const message = `${job.id} belongs to project ${plain(job.project ?? '')}; only keys of that project can read the result.`
     throw new CommandError(EXIT.refused, message)
   }
   const answer = await api.result(job.id)

@@ -117,7 +117,7 @@ Examples:
       const next = `To continue from the last printed call: ${printable(commandLine.text([], { '--since': since }))}`
       throw new CommandError(EXIT.interrupted, 'Stopped following the log.', next)
     }
-    if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
+    if (rows.length === 0 && format === 'table') out.note('No calls in the log match the options.')
     return EXIT.ok
   },
 }

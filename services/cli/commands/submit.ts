@@ -192,7 +192,7 @@ export function metadataOf(pairs: readonly string[]): Pairs | undefined {
 export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): void {
   const pairs = Object.entries(metadata ?? {})
   if (pairs.length > pairsMax) {
-    throw usageError(`--metadata may be given for at most ${pairsMax} keys here; got ${pairs.length}.`)
+    throw usageError(`--metadata may set at most ${pairsMax} keys with this command; got ${pairs.length}.`)
   }
   const long = pairs.find(([key, value]) => !Metadata.safeParse({ [key]: value }).success)
   if (long)
