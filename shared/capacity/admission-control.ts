@@ -29,7 +29,7 @@ export interface AdmissionRequest extends Work {
 }
 
 /** Advice in the text of a refusal, because SDKs show this text to their users after the last retry. */
-const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
+const AS_JOB = 'submit the request as a durable job, which waits in the queue (Prefer: respond-async)'
 
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
   const retryAfterMs = retryAfterOf(afterMs, mostMs)

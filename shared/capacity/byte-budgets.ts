@@ -150,7 +150,7 @@ async function spaceOf(directory: string): Promise<DiskSpace> {
 }
 
 function diskFull(free: number, min: number): ServiceError {
-  const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
+  const message = `The disk of the service has ${mebibytes(free)} free. New data is refused below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
   return new ServiceError('overloaded', message, {
     retryAfterMs: DISK_RETRY_AFTER_MS,
     isUndone: true,

@@ -477,6 +477,6 @@ function pauseAfter(startedAtMs: number): number {
 }
 
 function tooManySubmissions(): ServiceError {
-  const message = 'Too many jobs of this project wait for storage while other projects make calls. Try again in 2 s.'
+  const message = 'Too many jobs of this project are waiting to be stored. Try again in 2 s.'
   return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: SUBMIT_RETRY_AFTER_MS, isUndone: true })
 }

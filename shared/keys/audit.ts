@@ -5,7 +5,7 @@ export const AuditEntry = z.object({
   at: z.int().describe('Unix seconds'),
   author: z
     .string()
-    .describe('Author: `cli:` and the operating system user, `key:` and the id of an admin key, or `service`'),
+    .describe('Author of the change: `cli:USER` (operating system user), `key:ID` (id of an admin key) or `service`'),
   action: z.string().describe('Such as key.created'),
   subject: z.string().describe('Id of the changed object'),
   project: z.string().nullable().describe('Id of the project that owns the object'),

@@ -12,8 +12,8 @@ const Count = z.int().min(0)
  * `request_bodies_seconds` no recorded bodies.
  */
 export const Limits = z.strictObject({
-  requests_per_minute: Count.optional().describe('Calls'),
-  tokens_per_minute: Count.optional().describe('Tokens in and out'),
+  requests_per_minute: Count.optional().describe('Maximum calls per minute'),
+  tokens_per_minute: Count.optional().describe('Maximum input and output tokens per minute'),
   running: Count.optional().describe('Maximum concurrent calls and durable jobs'),
   queued: Count.optional().describe('Maximum queued durable jobs'),
   scheduled: Count.optional().describe('Maximum scheduled durable jobs (run_at)'),

@@ -16,9 +16,9 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   invalid_type: ['Send the field that `param` names as the type that `message` names.'],
   invalid_value: ['Fix the field that `param` names.'],
   unsupported_value: ['Use a value that `message` lists.'],
-  unsupported_parameter: ['Remove the field.'],
-  empty_array: ['Add at least one element.'],
-  empty_string: ['Send a non-empty string.'],
+  unsupported_parameter: ['Remove the field that `param` names.'],
+  empty_array: ['Add at least one element to the array that `param` names.'],
+  empty_string: ['Send a non-empty string as the field that `param` names.'],
   array_above_max_length: ['Send fewer elements. `message` states the maximum.'],
   array_below_min_length: ['Send more elements. `message` states the minimum.'],
   string_above_max_length: ['Shorten the string. `message` states the maximum.'],
@@ -31,8 +31,8 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   model_not_supported: ['Use another model or endpoint.'],
   invalid_audio: ['Send a flac, mp3, mp4, mpeg, mpga, m4a, ogg, wav or webm file.'],
   audio_too_short: ['Send longer audio.'],
-  audio_too_long: ['Split the audio.'],
-  invalid_language_format: ['Send a code such as `en`.'],
+  audio_too_long: ['Split the audio into shorter files.'],
+  invalid_language_format: ['Send an ISO 639-1 code, such as `en`.'],
   method_not_supported: ['Use a method from the `Allow` header.'],
   request_too_large: ['Send a smaller body.'],
   unsupported_media_type: ['Send `application/json`, uncompressed or as gzip, deflate, br or zstd.'],
@@ -50,7 +50,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
     'If there is a `Retry-After` header, retry after that time. Otherwise cancel the job or wait for its end.',
   ],
   job_already_finished: ['Do not retry.'],
-  job_cancelled: ['If you need the result, redrive the job, which runs it again.'],
+  job_cancelled: ['If you need the result, redrive the job, which runs the job again.'],
   idempotency_key_in_use: ['Retry after the time in the header `Retry-After`. SDKs do this automatically.'],
   idempotency_key_reused: ['Use a new `Idempotency-Key` for each new request.'],
   rate_limit_exceeded: [
@@ -67,7 +67,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   ],
   request_timeout: ['Retry. SDKs do this automatically.'],
   slow_reader: ['Read faster, or request less output.'],
-  timeout: ['Request less work, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
+  timeout: ['Request less output, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
   job_expired: ['Redrive the job, or allow a longer wait.'],
   upstream_timeout: [
     'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
@@ -164,7 +164,7 @@ function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string 
         isInterrupted ? a.toUpperCase() + then : b.toUpperCase() + other,
     )
   if (jobId === null && !isInterrupted)
-    return chosen.replace('redrive the job, which runs it again', 'send the request again')
+    return chosen.replace('redrive the job, which runs the job again', 'send the request again')
   const later = jobId === null ? 'Try again later' : 'Redrive the job later'
   return chosen
     .replace('Retry after the time in the header `Retry-After`', later)

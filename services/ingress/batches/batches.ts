@@ -40,7 +40,7 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   if (made) return await call.reply.whole(await currentBatchObject(context, made))
   const file = await getFile(requireFiles(context), projectIdOf(call.key), asked.input_file_id, 'input_file_id')
   if (file.purpose !== 'batch') {
-    const message = `The file was uploaded for '${file.purpose}'. Upload it with the purpose 'batch'.`
+    const message = `The file has the purpose '${file.purpose}'. Upload the file again with the purpose 'batch'.`
     throw new ServiceError('invalid_value', message, { param: 'input_file_id' })
   }
   const input = newAttachmentKey(newJobId())
@@ -104,7 +104,7 @@ export async function cancelBatch(context: IngressContext, call: Call): Promise<
 function windowOf({ config }: IngressContext, window: string): number {
   const ms = Number(window.slice(0, -1)) * UNITS_MS[window.slice(-1) as keyof typeof UNITS_MS]
   if (ms <= config.jobDeadlineMaxMs) return ms
-  const message = `The completion window of a batch is at most ${Math.floor(config.jobDeadlineMaxMs / 1_000)} seconds.`
+  const message = `completion_window must be at most ${Math.floor(config.jobDeadlineMaxMs / 1_000)} seconds; got '${window}'.`
   throw new ServiceError('integer_above_max_value', message, { param: 'completion_window' })
 }
 

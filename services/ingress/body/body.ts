@@ -192,7 +192,7 @@ async function collect(
   }
   const onError = (stage: Readable, cause: Error) => {
     if (stage === req) return onClose()
-    const message = 'Could not decompress the body as its Content-Encoding specifies.'
+    const message = 'The body could not be decompressed: its bytes do not match the Content-Encoding of the request.'
     reject(new ServiceError('invalid_request', message, { cause }))
   }
   source.on('data', onData).on('end', resolve)

@@ -113,7 +113,7 @@ async function answerCreated(
     const { job: ended } = waitMs === 0 ? { job } : await waitFor(call, jobs, job, waitMs)
     if (waitMs === 0 || !TERMINAL.has(ended.state)) return await sendAccepted(jobs, call, ended)
   } else if (isReplay && !TERMINAL.has(job.state)) {
-    const message = `A request with this Idempotency-Key is still being processed. Retry later, or follow GET /v1/jobs/${job.id}.`
+    const message = `A request with this Idempotency-Key is still being processed. Retry later, or read the state of its job with GET /v1/jobs/${job.id}.`
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
   }
   if (prepared.stream) await (kept?.stream(context, call, job, false) ?? sendRecorded(context, call, jobs, job))

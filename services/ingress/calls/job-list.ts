@@ -129,7 +129,7 @@ export async function firstPage<Item>(
 }
 
 function noneFound(lastId: string | null): ServiceError {
-  const message = `No match was found yet, and more entries remain. Narrow the list, or continue it with after=${lastId}.`
+  const message = `No entry matches the filters so far, and older entries were not searched. Add filters, or continue with after=${lastId}.`
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 

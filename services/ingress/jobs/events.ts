@@ -38,7 +38,7 @@ export async function followEvents(
 ): Promise<void> {
   if (TERMINAL.has(job.state) && after >= job.last_seq) return
   if (after > job.last_seq) {
-    const message = `The job has ${job.last_seq} events so far, so the position must be at most ${job.last_seq}; got ${after}.`
+    const message = `${param} must be at most ${job.last_seq}, the number of the last event of the job so far; got ${after}.`
     throw new ServiceError('invalid_value', message, { param })
   }
   if (method === 'HEAD') return reply.open('events')

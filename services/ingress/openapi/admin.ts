@@ -193,7 +193,7 @@ export const ADMIN: Operations = {
     ...{ id: 'cancelActiveRequest', tag: 'Admin', guide: 'requests', summary: 'Cancel a running or waiting call' },
     description:
       'The caller of the request receives `job_cancelled`. To cancel durable jobs, use `POST /v1/jobs/{id}/cancel`.',
-    answers: ok('The call before its cancellation.', 'ActiveRequest'),
+    answers: ok('The call, in its state before the cancellation.', 'ActiveRequest'),
   },
   'GET /v1/admin/requests/:id': {
     ...{ id: 'getRequest', tag: 'Admin', guide: 'requests', summary: 'Retrieve a request' },

@@ -53,8 +53,7 @@ export const JOBS: Operations = {
   },
   'GET /v1/jobs/:id/input': {
     ...{ id: 'getJobInput', tag: 'Jobs', guide: 'jobs', summary: 'Retrieve the input of a job' },
-    description:
-      'Returns the body of the request as the caller sent it, so that it can be sent again. A body above 65,536 characters is truncated.',
+    description: 'Returns the body of the request as the caller sent it. A body above 65,536 characters is truncated.',
     answers: ok('The input.', 'JobInput'),
   },
   'GET /v1/jobs/:id/events': {
@@ -149,7 +148,7 @@ export const BATCHES: Operations = {
   'GET /v1/batches/:id/results': {
     ...{ id: 'getBatchResults', tag: 'Batches', guide: 'batches#results', summary: 'Download the results of a batch' },
     description:
-      'The results so far, also while the batch runs and after a cancellation. In CSV, a text that begins with `=`, `+`, `-` or `@` gets an apostrophe in front. A spreadsheet would run such a text as a formula.',
+      'The results so far, available while the batch runs and after a cancellation. In CSV, an apostrophe precedes a text that begins with `=`, `+`, `-` or `@`. Otherwise a spreadsheet would run the text as a formula.',
     query: BatchResults,
     answers: { 200: { description: 'One result per line.', media: ['application/x-jsonl', 'text/csv'] } },
   },

@@ -99,7 +99,7 @@ export const ANSWER_HEADERS = {
   },
   'x-max-tokens': {
     description:
-      'Maximum output tokens of the model. Present if the request asked for more, so that the value was lowered.',
+      'Maximum output tokens of the model. Present if the request asked for more tokens and ran with this maximum instead.',
     schema: { type: 'string', pattern: '^[0-9]+$' },
   },
   'x-unknown-parameters': {
@@ -108,7 +108,7 @@ export const ANSWER_HEADERS = {
   },
   'x-format-ignored': {
     description:
-      'Present if the model did not follow `response_format` (`json`) or a `tool_choice` that requires a call (`tool_call`).',
+      '`json`: the model did not follow `response_format`. `tool_call`: the model did not make the call that `tool_choice` requires.',
     schema: { enum: ['json', 'tool_call'] },
   },
   'x-ratelimit-limit-requests': { description: 'Maximum requests per minute. Absent: no limit.', schema: text },

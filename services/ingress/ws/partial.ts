@@ -110,7 +110,7 @@ export class PartialMessage {
     if (bytes > this.#bytesMax)
       throw new ServiceError(
         'overloaded',
-        'The message needs more memory than one message may use. Send a smaller message.',
+        'The message needs more than the maximum memory for one message. Send a smaller message in fewer frames.',
         {
           reason: 'memory',
         },

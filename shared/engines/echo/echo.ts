@@ -49,7 +49,7 @@ const Directive = z.strictObject({
   filter: z
     .enum(['hate', 'self_harm', 'sexual', 'violence', 'jailbreak', 'profanity'])
     .optional()
-    .describe('Category of content with which the answer ends as content_filter'),
+    .describe('Content category that ends the answer with the finish reason content_filter'),
   call: z.string().optional().describe('Name of the tool to call, even if it was not offered'),
   args: z.string().optional().describe('JSON text of the arguments of each call; default: filled from the schema'),
   rounds: z.coerce

@@ -149,10 +149,10 @@ export class Children {
   async #requireRoom(): Promise<void> {
     const { job, childrenAtOnce: most = UNENDED_MAX } = this.#options
     if (job.depth >= DEPTH_MAX) throw tooMuch(`child jobs nested more than ${DEPTH_MAX} levels deep`)
-    if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
+    if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} child jobs`)
     if (this.#count < most) return
     const unended = (await this.#list()).filter(({ state }) => !TERMINAL.has(state)).length
-    if (unended >= most) throw tooMuch(`more than ${most} children that have not ended`)
+    if (unended >= most) throw tooMuch(`more than ${most} child jobs that have not ended`)
   }
 
   async #find(id: string): Promise<DurableJob> {

@@ -225,7 +225,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     })
     const home = await openTab('op')
     const pool = home.getByRole('article').filter({ has: home.getByRole('heading', { name: 'batches' }) })
-    await pool.getByText('Jobs wait for their child jobs, without a slot').waitFor()
+    await pool.getByText('Some jobs wait for their child jobs and use no slot').waitFor()
     await pool.locator('.status.active').waitFor()
     await home.context().close()
     const page = await openTab('alice')

@@ -120,7 +120,7 @@ describe('the minimum of free disk space', () => {
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
     expect((await stack.post('/v1/chat/completions', body)).status, 'status of a call that stores nothing').toBe(200)
     const refused = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
-    const message = expect.stringMatching(/^The disk of the service has \d+ MiB free, and nothing new is stored below/)
+    const message = expect.stringMatching(/^The disk of the service has \d+ MiB free\. New data is refused below/)
     expect([refused.status, refused.headers.get('retry-after'), await refused.json()]).toMatchObject([
       503,
       '60',

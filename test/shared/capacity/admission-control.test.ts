@@ -75,7 +75,7 @@ class Overload {
     } catch (error) {
       const { message, retryAfterMs = 0 } = ServiceError.from(error)
       const seconds = Math.ceil(retryAfterMs / 1_000)
-      expect(message).toMatch(`Try again in ${seconds} s, or submit it as a durable job`)
+      expect(message).toMatch(`Try again in ${seconds} s, or submit the request as a durable job`)
       this.retryAfterSeconds.push(seconds)
       if (!this.#doesRetry(this.#callers)) return
       // Retries arrive a little later than Retry-After states, by different amounts, because networks and clients cause delays.

@@ -212,9 +212,9 @@ export function problemOf({ columns }: Table, { prompt }: Task): string {
   const unknown = used.find((name) => !columns.includes(name))
   if (unknown !== undefined) {
     const names = columns.slice(0, COLUMNS_SHOWN).join(', ')
-    return `The table has no column '${unknown}'. The columns are: ${names}${columns.length > COLUMNS_SHOWN ? ', …' : ''}. Write {{ for a brace.`
+    return `The table has no column '${unknown}'. The columns are: ${names}${columns.length > COLUMNS_SHOWN ? ', …' : ''}. For a literal {, write {{.`
   }
-  return used.length === 0 ? 'The prompt must contain a column in braces.' : ''
+  return used.length === 0 ? `The prompt must contain a column in braces, such as {${columns[0]}}.` : ''
 }
 
 /** Number of requests, and the estimated tokens and cost of their inputs. */

@@ -90,7 +90,7 @@ export function poolStatus({
  * Text for a pool with jobs that wait for their child jobs. The text has no number, because the store also counts the jobs that only divide a batch
  * into parts.
  */
-export const PARENTS_TEXT = 'Jobs wait for their child jobs, without a slot'
+export const PARENTS_TEXT = 'Some jobs wait for their child jobs and use no slot'
 
 function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)

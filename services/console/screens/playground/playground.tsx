@@ -388,7 +388,7 @@ function SelectedForm({ form: { name, path, capability, missing, Content } }: { 
       <p>
         This key has access to no model for <code>{path}</code>.{' '}
         {isOperator.value
-          ? `${missing} If there is one already, create a key with access to it on the screen Keys and projects.`
+          ? `${missing} If the service has such a model, create a key with access to the model on the screen Keys and projects.`
           : 'Ask the operator of the service for a model, or for a key with access to one.'}
       </p>
     </div>

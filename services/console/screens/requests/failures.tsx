@@ -66,7 +66,8 @@ export function Failures({ query, filters, inputs = [], none }: FailuresProps) {
   )
 }
 
-export const COUNT_ENDED = 'The count ended after the newest 100,000 failed requests, or after 10,000 rows.'
+export const COUNT_ENDED =
+  'The counts are incomplete: counting ends after the newest 100,000 failed requests or 10,000 rows.'
 
 interface FailureTableProps {
   readonly label: string

@@ -107,7 +107,7 @@ function requireStreamable(job: DurableJob, after: number | undefined): void {
   }
   if (after === undefined || after <= Math.max(1, job.last_seq)) return
   const more = hasEnded(job) ? '' : ' so far'
-  const message = `The last event of the response${more} has the number ${job.last_seq}, so ${after} is beyond the end.`
+  const message = `starting_after must be at most ${job.last_seq}, the number of the last event${more}; got ${after}.`
   throw new ServiceError('invalid_value', message, { param: 'starting_after' })
 }
 

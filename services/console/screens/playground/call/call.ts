@@ -26,7 +26,7 @@ export interface Call {
 export const LANGUAGES = ['curl', 'Python', 'TypeScript'] as const
 export type Language = (typeof LANGUAGES)[number]
 
-const KEY_HINT = 'Once per shell: export SLUICE_API_KEY=YOUR_KEY'
+const KEY_HINT = 'Run once per shell: export SLUICE_API_KEY=YOUR_KEY'
 
 export function codeOf(language: Language, call: Call, origin: string): string {
   const code = { curl: curlOf, Python: pythonOf, TypeScript: typescriptOf }[language](call, origin)

@@ -19,7 +19,7 @@ const REMEDIES: Readonly<Record<number, string>> = {
   500: 'If the same request fails again, run npx sluice doctor.',
   502: 'Choose another model. If the message states until when calls are paused, try again after that time.',
   503: 'Open Home to see models that are still loading and pools without a worker.',
-  504: 'Reduce the request, or submit it as a durable job.',
+  504: 'Request less output, or submit the request as a durable job.',
 }
 
 /** The requests of one form. At most one request is in flight. The error of the last request is kept. */
