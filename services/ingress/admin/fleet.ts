@@ -146,7 +146,7 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
 
 function unconfirmed(boot: string, drained: boolean): ServiceError {
   const why = drained ? '' : ' A worker that is shutting down cannot be undrained.'
-  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_TIMEOUT_MS / 1_000} s.${why}`
+  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_TIMEOUT_MS / 1_000} s.${why} Check GET /v1/admin/workers.`
   return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
 }
 

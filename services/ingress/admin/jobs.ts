@@ -1,6 +1,7 @@
 import { BulkJobs, ListAdminJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { WORD_LIST } from '#schemas/kinds/moderations.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
@@ -54,7 +55,7 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
   )
   for (const [param, id] of Object.entries({ after, parent_id })) {
     if (id !== undefined && !isJobId(id))
-      throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
+      throw new ServiceError('invalid_value', `Expected the id of a job; got '${beginningOf(id, 64)}'.`, { param })
   }
   const { query, isWanted } = filterOf(context, asked)
   const { page, next } = await firstPage(after, async (cursor) => {

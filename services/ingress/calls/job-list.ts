@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { DurableJob, DurableState } from '#schemas/durable-job.ts'
 import { ListJobs } from '#schemas/jobs.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { JsonText } from '#shared/json/write.ts'
@@ -196,7 +197,7 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
 
 function idOf(text: string, param: string): string {
   if (isJobId(text)) return text
-  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
+  throw new ServiceError('invalid_value', `Expected the id of a job; got '${beginningOf(text, 64)}'.`, { param })
 }
 
 /**

@@ -72,7 +72,9 @@ function pageOf(all: readonly Named[], call: Call): object {
 function indexOf(all: readonly Named[], id: string, param: string): number {
   const index = all.findIndex(({ name }) => name === id)
   if (index !== -1) return index
-  throw new ServiceError('invalid_value', `There is no model '${excerpt(id)}'.`, { param })
+  throw new ServiceError('invalid_value', `No model has the id '${excerpt(id)}'. GET /v1/models lists the models.`, {
+    param,
+  })
 }
 
 function modelOf({ jobs }: IngressContext, model: ModelConfig, id: string): Model {

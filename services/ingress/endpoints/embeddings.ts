@@ -66,7 +66,7 @@ function dimensionsOf(asked: number | undefined, { id, embeddings }: ModelConfig
   if (asked === undefined || asked === embeddings.dimensions) return asked
   const param = 'dimensions'
   if (!embeddings.can_shorten) {
-    const own = embeddings.dimensions === undefined ? '' : ` They have ${embeddings.dimensions} numbers.`
+    const own = embeddings.dimensions === undefined ? '' : ` The vectors have ${embeddings.dimensions} numbers.`
     const message = `Invalid 'dimensions': the vectors of the model '${id}' cannot be shortened.${own}`
     throw new ServiceError('unsupported_value', message, { param })
   }

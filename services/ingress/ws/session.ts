@@ -115,7 +115,7 @@ export class Session {
   #onTooMuch(): void {
     this.close(
       WS_CLOSE.overloaded,
-      'The server has no memory for this message. Try again shortly, or send a smaller message.',
+      'The server has too little free memory for this message. Try again shortly, or send a smaller message.',
     )
   }
 

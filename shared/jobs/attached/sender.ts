@@ -252,5 +252,5 @@ function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob
   // The broker may lose a record after it has acknowledged the record. A record counts as lost if no worker has started its job for
   // `waitMs` although slots are free.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
-  return isLost ? 'No worker started the request in time.' : undefined
+  return isLost ? `No worker started the request within ${Math.round(waitMs / 1_000)} s.` : undefined
 }

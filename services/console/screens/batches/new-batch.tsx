@@ -275,7 +275,7 @@ function TableFields({ table, task, models, set }: TableFieldsProps) {
         <p class="note bad">The last calls to all servers of this model failed, so requests may wait and fail.</p>
       )}
       <label>
-        <span>Prompt, in which a column in braces stands for its cell</span>
+        <span>Prompt with column names in braces</span>
         <textarea
           ref={prompt}
           rows={2}

@@ -33,7 +33,7 @@ const DISPENSABLE =
  */
 export function unknownPart({ value }: Unknown, param: string, model: ModelConfig): NativePart {
   if (isMessagesUpstream(model) || DISPENSABLE.test(value.type)) return nativePart(value)
-  const message = `Blocks of type '${excerpt(value.type)}' are unknown, and the upstream of model '${model.id}' does not have the Messages API`
+  const message = `Unknown block type '${excerpt(value.type)}'. The model '${model.id}' does not support unknown types, because its upstream does not have the Messages API`
   refuse('invalid_value', `${param}.type`, message)
 }
 

@@ -360,7 +360,7 @@ class GrammarWriter {
     const { min, max } = lengthsOf(schema)
     if (min > max) throw new Impossible(path)
     if (min > CHARACTERS_MAX) {
-      throw new SchemaProblem(`asks for more than ${CHARACTERS_MAX} characters`, `${path}.minLength`)
+      throw new SchemaProblem(`requires more than ${CHARACTERS_MAX} characters`, `${path}.minLength`)
     }
     if (hasLanguage(schema)) {
       return this.#located(path, schema, ['pattern', 'format'], (kept) =>

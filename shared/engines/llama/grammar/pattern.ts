@@ -321,6 +321,8 @@ class Parser {
   }
 
   #broken(): SchemaProblem {
-    return new SchemaProblem(`has a pattern that is no regular expression: the error is at character ${this.#at}`)
+    return new SchemaProblem(
+      `has a pattern that is not a valid regular expression, with the error at character ${this.#at}`,
+    )
   }
 }

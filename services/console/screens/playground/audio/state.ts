@@ -94,7 +94,9 @@ class Audio {
     this.transcript.value = undefined
     this.file.value = file
     const isDrawn = await this.player.load(file)
-    this.note.value = isDrawn ? '' : 'This browser cannot play this file, but it can still be transcribed.'
+    this.note.value = isDrawn
+      ? ''
+      : 'This browser cannot play the file, but the service may be able to transcribe the file.'
   }
 
   async record(): Promise<void> {
