@@ -88,7 +88,7 @@ export async function follow(
     if (!signal.aborted) throw error
     if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
     const from = isSummaryOnly ? '' : ` --after ${last}`
-    const next = `To resume: sluice follow ${id}${from}\nResult after the end: ${resultsCommand}\nTo cancel: sluice cancel ${id}`
+    const next = `To resume: sluice follow ${id}${from}\nTo print the result after the end: ${resultsCommand}\nTo cancel: sluice cancel ${id}`
     throw new CommandError(EXIT.interrupted, stoppedText(id, endsNow?.() ?? ''), next)
   } finally {
     process.off('SIGINT', onInterrupt)

@@ -261,7 +261,7 @@ export function noSuchKey(id: string): CommandError {
   if (id !== ENV_KEY_ID) {
     return new CommandError(EXIT.refused, `No key has the id ${id}.`, 'To list keys: sluice keys list')
   }
-  const next = `Change the setting, set limits of its project (sluice projects update ${ENV_KEY_ID}), or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
+  const next = `Change the setting, set limits of the project of this key (sluice projects update ${ENV_KEY_ID}), or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
   return new CommandError(
     EXIT.refused,
     `${id} is SLUICE_API_KEY, a setting of the service that commands cannot change.`,

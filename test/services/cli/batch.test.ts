@@ -61,7 +61,7 @@ describe('sluice batch', () => {
     const { code, err } = await following
     const next = `To resume: sluice follow ${id} --after`
     expect([code, err]).toEqual([130, expect.stringContaining(next)])
-    expect(err).toContain(`Result after the end: sluice results ${id}\n`)
+    expect(err).toContain(`To print the result after the end: sluice results ${id}\n`)
     const early = await run(['results', id])
     expect([early.code, early.err]).toEqual([5, expect.stringContaining(`sluice follow ${id}`)])
     expect(early.lines.map(({ custom_id }) => custom_id)).toEqual(['b'])

@@ -311,7 +311,9 @@ describe('job commands of sluice', () => {
       onStart: (child) => child.stdout?.once('data', () => child.kill('SIGINT')),
     })
     expect(code).toBe(130)
-    expect(err).toContain(`sluice follow ${id} --after 1\nResult after the end: sluice get ${id} --result\n`)
+    expect(err).toContain(
+      `sluice follow ${id} --after 1\nTo print the result after the end: sluice get ${id} --result\n`,
+    )
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
   })
 
@@ -696,7 +698,7 @@ describe('sluice doctor', () => {
       const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
       for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
         expect(`${status} ${message}`).toMatch(
-          /^(ok \w+: works, (not )?chosen: |skip \w+ does not work \(.+\)\. It is not needed, because \w+ is used\.$)/,
+          /^(ok \w+ works( and is used|, but is not used): |skip \w+ does not work \(.+\)\. It is not needed, because \w+ is used\.$)/,
         )
       }
     },
@@ -705,7 +707,7 @@ describe('sluice doctor', () => {
   it('reports why the selected sandbox is unavailable, and downloads nothing', async () => {
     const env = { ...(await place()), SANDBOX: 'wasm' }
     const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
-    expect(found).toMatchObject({ status: 'fail', message: expect.stringMatching(/^wasm: not available/) })
+    expect(found).toMatchObject({ status: 'fail', message: expect.stringMatching(/^wasm is not available/) })
   })
 
   it('leaves the data directory unchanged', async () => {
