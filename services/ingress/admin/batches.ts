@@ -1,11 +1,17 @@
 import { ListAdminBatches } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { BATCHES, batchIdOf, currentBatchObject, findBatch, jobIdOfBatch } from '#services/ingress/batches/batches.ts'
+import {
+  BATCHES,
+  batchIdOf,
+  batchObjectsOfPage,
+  currentBatchObject,
+  findBatch,
+  jobIdOfBatch,
+} from '#services/ingress/batches/batches.ts'
 import { MESSAGE_BATCHES } from '#services/ingress/batches/messages.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
-import { childCountsOfPage } from '#services/ingress/calls/child-counts.ts'
 import { firstPage } from '#services/ingress/calls/job-list.ts'
 import { requireJobs } from '#services/ingress/calls/job-object.ts'
 import { namesOf } from '#services/ingress/endpoints/usage.ts'
@@ -28,13 +34,8 @@ export async function listAllBatches(context: IngressContext, call: Call): Promi
     const { jobs, next } = await operator.listJobs({ pool: batch.pool, isOwn: true, limit, after: cursor })
     return { page: jobs, next }
   })
-  const counts = await childCountsOfPage(context, page)
-  const data = await Promise.all(
-    page.map(async (job) => ({
-      ...(await currentBatchObject(context, job, counts.get(job.id))),
-      ...identityOf(context, job),
-    })),
-  )
+  const batches = await batchObjectsOfPage(context, page)
+  const data = page.map((job, nth) => ({ ...(batches[nth] as (typeof batches)[number]), ...identityOf(context, job) }))
   const last_id = next === null ? (data.at(-1)?.id ?? null) : batchIdOf(next, 'batch_')
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }

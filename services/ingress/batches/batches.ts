@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type BatchDialect, BatchRequest, BatchResult, CreateBatch, ListBatches } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
@@ -77,8 +78,7 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
     endpoint: BATCHES,
     ...(after !== undefined && { after: cursorOf(after) }),
   })
-  const counts = await childCountsOfPage(context, page.jobs)
-  const data = await Promise.all(page.jobs.map((job) => currentBatchObject(context, job, counts.get(job.id))))
+  const data = await batchObjectsOfPage(context, page.jobs)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
@@ -240,6 +240,20 @@ export async function currentBatchObject(context: IngressContext, job: DurableJo
   const isRunning = !TERMINAL.has(job.state) && details.begun && !details.isFinalizing && counts
   const waiting_for = isRunning ? await waitingFor(context, job, counts) : null
   return { ...batchObject(job, details, counts), ...(isRunning && { waiting_for }) }
+}
+
+/**
+ * Returns the batches of a page, in order. Embedded stores do not yield to the event loop, so this function yields after each batch. The reason why
+ * a running batch waits takes many reads.
+ */
+export async function batchObjectsOfPage(context: IngressContext, jobs: readonly DurableJob[]) {
+  const counts = await childCountsOfPage(context, jobs)
+  const objects: Awaited<ReturnType<typeof currentBatchObject>>[] = []
+  for (const job of jobs) {
+    objects.push(await currentBatchObject(context, job, counts.get(job.id)))
+    await nextTurn()
+  }
+  return objects
 }
 
 function batchObject(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {

@@ -1,7 +1,9 @@
-/* Tests of batches in which every line fails (docs/guides/batches.md, Lines). Another test deletes the input file of a running batch. */
+/* Tests of batches in which every line fails (docs/guides/batches.md, Lines), and of the list of running batches. Another test deletes the input file of a running batch. */
 
 import OpenAI from 'openai'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
+import { childJobId } from '#shared/store/jobs.ts'
+import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { createBatch, endOf } from '../../../support/batches.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
@@ -20,6 +22,36 @@ const say = (content: string) => ({ model: 'echo-1', messages: [{ role: 'user', 
 const lineOf = (i: number, body: object, name = `r${i}`) =>
   JSON.stringify({ custom_id: name, method: 'POST', url: CHAT, body })
 const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
+
+describe('the list of batches', () => {
+  it('yields to the event loop between two running batches', async () => {
+    const made = [0, 1, 2].map(() =>
+      createBatch(client, CHAT, [lineOf(0, say('!echo tokens=1000 delay_ms=1000'), 'a')]),
+    )
+    const ids = (await Promise.all(made)).map((batch) => batch.id)
+    const running = async () => (await client.batches.list()).data.filter((batch) => 'waiting_for' in batch)
+    await until(async () => (await running()).length === ids.length)
+    let turn = 0
+    const turns = new Map<string, number>()
+    const { find } = SqlStore.prototype
+    const spy = vi.spyOn(SqlStore.prototype, 'find').mockImplementation(function (this: SqlStore, scope, id) {
+      if (!turns.has(id)) turns.set(id, turn)
+      return find.call(this, scope, id)
+    })
+    const count = () => {
+      turn++
+      if (isListing) setImmediate(count)
+    }
+    let isListing = true
+    count()
+    await running()
+    isListing = false
+    spy.mockRestore()
+    const firstParts = ids.map((id) => turns.get(childJobId(id.replace('batch_', 'job_'), '0')))
+    expect(new Set(firstParts).size, 'turns of the event loop that read the parts').toBe(ids.length)
+    for (const id of ids) await client.batches.cancel(id)
+  })
+})
 
 describe('a batch in which each line fails', () => {
   it('shows the last failure while its requests wait for a retry', async () => {
