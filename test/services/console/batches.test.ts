@@ -11,6 +11,7 @@ import { sluice } from '../../support/processes/sluice.ts'
 
 const CHAT = '/v1/chat/completions'
 const NARROW = { width: 360, height: 740 }
+const MANY = { total: 50_000, completed: 50_000, failed: 0 }
 
 describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
@@ -200,6 +201,13 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page
       .getByText(/^In total, with earlier runs: 5 rows from 2 batches, 5 completed, 0 failed, \d+ → \d+ tokens/)
       .waitFor()
+    await page.route('**/v1/batches/batch_*', async (route) => {
+      const response = await route.fetch()
+      await route.fulfill({ response, json: { ...(await response.json()), request_counts: MANY } })
+    })
+    await page.reload()
+    await page.getByText(/^In total, with earlier runs: 2 batches, \d+ → \d+ tokens/).waitFor()
+    await page.unroute('**/v1/batches/batch_*')
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
     expect(savedNames.at(-1)).toBe('trial-results.csv')
     expect(csv[0], 'header with a byte order mark').toMatch(/^\uFEFFreview,note,answer,/)

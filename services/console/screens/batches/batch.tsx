@@ -29,6 +29,8 @@ const FAILURES_MAX = 5_000
 const PROBLEMS_MAX = 10
 /** Maximum earlier batches whose results the service includes. */
 const EARLIER_MAX = 20
+/** Maximum requests of a batch and its earlier runs whose results are read to count the rows. More results would block the page. */
+const ALL_ROWS_MAX = 10_000
 
 export function BatchScreen({ id }: { readonly id: string }) {
   const { batch: shown, error, refresh } = useBatch(id, !isOperator.value)
@@ -309,11 +311,19 @@ function tookText(batch: Batch): string {
 
 /** Result of an ended batch, such as `36 completed, 4 failed in 12 s, 1,020 → 720 tokens, $0.0011`. */
 function summaryOf(batch: Pick<Batch, 'request_counts' | 'usage' | 'cost_usd' | 'invalid_answers'>, took = ''): string {
-  const { request_counts, usage, cost_usd, invalid_answers } = batch
+  const { request_counts, invalid_answers } = batch
   return [
     `${request_counts.completed.toLocaleString('en')} completed`,
     `${request_counts.failed.toLocaleString('en')} failed${took && ` in ${took}`}`,
     invalid_answers && `${invalid_answers.toLocaleString('en')} with an invalid answer`,
+    usageText(batch),
+  ]
+    .filter(Boolean)
+    .join(', ')
+}
+
+function usageText({ usage, cost_usd }: Pick<Batch, 'usage' | 'cost_usd'>): string {
+  return [
     usage && `${usage.input_tokens.toLocaleString('en')} → ${usage.output_tokens.toLocaleString('en')} tokens`,
     cost_usd != null && costText(cost_usd),
   ]
@@ -354,13 +364,16 @@ async function allRowsOf(batch: Batch, signal: AbortSignal): Promise<string> {
     batches.push(earlier)
     id = earlier.metadata[RETRY_OF_KEY]
   }
-  const cells = await cellsByIdOf(batch, `&include=earlier`, signal)
+  const used = usedBy(batches) as Pick<Batch, 'usage' | 'cost_usd'>
+  if (batches.reduce((sum, { request_counts }) => sum + request_counts.total, 0) > ALL_ROWS_MAX) {
+    return [`In total, with earlier runs: ${batches.length} batches`, usageText(used)].filter(Boolean).join(', ')
+  }
+  const cells = await cellsByIdOf(batch, '&include=earlier', signal)
   const errors = [...cells.values()].filter(({ error }) => error !== '')
   const invalid = errors.filter(({ invalidAnswer }) => invalidAnswer !== undefined).length
   const failed = errors.length - invalid
   const request_counts = { total: cells.size, completed: cells.size - failed, failed }
-  const { usage, cost_usd } = usedBy(batches)
-  const text = summaryOf({ request_counts, usage: usage as Batch['usage'], cost_usd, invalid_answers: invalid })
+  const text = summaryOf({ ...used, request_counts, invalid_answers: invalid })
   return `In total, with earlier runs: ${cells.size.toLocaleString('en')} rows from ${batches.length} batches, ${text}`
 }
 
