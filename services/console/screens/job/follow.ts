@@ -98,8 +98,9 @@ export class FollowedJob {
     }
     const { worker, status } = this.operatorJob.value ?? {}
     if (worker && status === 'in_progress') {
-      const { data } = await fetchJson<Page<Worker>>('/v1/admin/workers', options)
-      this.worker.value = data.find((one) => one.id === worker)
+      // Without the list of workers, only the heartbeat is missing, so a failed read does not stop the events.
+      const page = await fetchJson<Page<Worker>>('/v1/admin/workers', options).catch(() => undefined)
+      if (page) this.worker.value = page.data.find((one) => one.id === worker)
     }
   }
 
