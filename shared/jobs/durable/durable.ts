@@ -138,13 +138,12 @@ export class DurableJobs {
     }
     const own = request.blob === undefined ? [] : [request.blob]
     const blobBytes = (holding?.bytes ?? 0) + (spec.attachmentBytes ?? 0)
-    if (request.blob === undefined) await holding?.grow(JSON.stringify(request).length)
-    await holding?.grow(spec.input?.length ?? 0)
-    const created = await this.#dropBlobsOnError(
-      own,
-      () => this.#createWithRetry(id, { ...spec, blobBytes }, request, key),
-      drop,
-    )
+    const rowChars = (request.blob === undefined ? JSON.stringify(request).length : 0) + (spec.input?.length ?? 0)
+    const create = async () => {
+      await holding?.grow(rowChars)
+      return await this.#createWithRetry(id, { ...spec, blobBytes }, request, key)
+    }
+    const created = await this.#dropBlobsOnError(own, create, drop)
     if (created.outcome !== 'created') return created
     holding?.stored()
     void this.positions.added(created.job)

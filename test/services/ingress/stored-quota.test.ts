@@ -114,6 +114,22 @@ describe('the stored bytes of a project', () => {
   })
 })
 
+describe('a job whose row no longer fits into the quota', () => {
+  it('is refused, and its body is deleted', async () => {
+    await using stack = await startStack({ settings: { FILES_BYTES_MAX_PER_PROJECT: '300000' } })
+    const submit = (chars: number) =>
+      stack.post('/v1/jobs', {
+        endpoint: '/v1/chat/completions',
+        body: { model: 'echo-1', messages: [{ role: 'user', content: 'x'.repeat(chars) }] },
+        run_at: Math.ceil(Date.now() / 1_000) + 3_600,
+      })
+    expect((await submit(290_000)).status).toBe(429)
+    expect(await bytesOnDisk(stack)).toBe(0)
+    expect((await submit(250_000)).status).toBe(202)
+    expect(await bytesOnDisk(stack)).toBeGreaterThan(250_000)
+  })
+})
+
 describe('the minimum of free disk space', () => {
   it('refuses new durable jobs with 503, and accepts calls that store nothing', async () => {
     await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
