@@ -130,17 +130,21 @@ const CHECKED_TEXT_MAX = 256 * 1024
 
 /**
  * Checks whether the choices of a complete answer have the requested format. Upstream servers may ignore `response_format` and `tool_choice`. Only the
- * syntax of JSON is checked, not the schema. Choices that a limit, a filter or a refusal ended are not checked, nor texts that continue a prefill.
+ * syntax of JSON is checked, not the schema. Choices that a limit, a filter or a refusal ended are not checked, nor texts that continue a prefill. JSON
+ * that a stop sequence may have cut is not checked either.
  */
 function formatCheck(request: GenerateRequest): FormatCheck<GenerateEvent> | undefined {
-  const { tool_choice, response_format, turns } = request
+  const { tool_choice, response_format, stop, turns } = request
   const mustCall = tool_choice?.type === 'required' || tool_choice?.type === 'tool'
-  const isJson = response_format !== undefined && turns.at(-1)?.role !== 'assistant'
+  const isJson = response_format !== undefined && stop.length === 0 && turns.at(-1)?.role !== 'assistant'
+  // The schema may allow other values than objects, such as the strings of an `enum`.
+  const isAnyValue = response_format?.type === 'json_schema' && response_format.schema.type !== 'object'
   if (!mustCall && !isJson) return undefined
-  return { ignoredBy: (events) => (isIgnored(events, mustCall) ? (mustCall ? 'tool_call' : 'json') : undefined) }
+  const isFormed = (text: string) => !mustCall && isJsonText(text, isAnyValue)
+  return { ignoredBy: (events) => (isIgnored(events, isFormed) ? (mustCall ? 'tool_call' : 'json') : undefined) }
 }
 
-function isIgnored(events: readonly GenerateEvent[], mustCall: boolean): boolean {
+function isIgnored(events: readonly GenerateEvent[], isFormed: (text: string) => boolean): boolean {
   const texts = new Map<number, string>()
   const others = new Set<number>()
   for (const event of events) {
@@ -150,15 +154,15 @@ function isIgnored(events: readonly GenerateEvent[], mustCall: boolean): boolean
   }
   return events.some((event) => {
     if (event.type !== 'finish' || event.reason !== 'stop' || others.has(event.choice)) return false
-    return mustCall || !isJsonText(texts.get(event.choice) ?? '')
+    return !isFormed(texts.get(event.choice) ?? '')
   })
 }
 
-/** Whether a text is a JSON object or array. */
-function isJsonText(text: string): boolean {
+/** Whether a text is a JSON object or array, or with `isAnyValue` any JSON value. */
+function isJsonText(text: string, isAnyValue: boolean): boolean {
   if (text.length > CHECKED_TEXT_MAX) return true
   try {
-    return typeof (JSON.parse(text) ?? 0) === 'object'
+    return typeof (JSON.parse(text) ?? 0) === 'object' || isAnyValue
   } catch {
     return false
   }

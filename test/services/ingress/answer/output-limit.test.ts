@@ -98,6 +98,10 @@ describe('an answer of a model that ignores the requested format', () => {
 
     expect(await ignoredBy(json, { content: ' {"a": 1}\n' })).toBeNull()
     expect(await ignoredBy(json, text, 'length'), 'an incomplete answer').toBeNull()
+    expect(await ignoredBy({ ...json, stop: '}' }, { content: '{"a": 1' }), 'cut by a stop sequence').toBeNull()
+    const choices = { type: 'json_schema', json_schema: { name: 'a', schema: { enum: ['yes', 'no'] } } }
+    expect(await ignoredBy({ messages, response_format: choices }, { content: '"yes"' }), 'a string').toBeNull()
+    expect(await ignoredBy({ messages, response_format: choices }, text)).toBe('json')
     expect(await ignoredBy({ ...json, tools }, call, 'tool_calls'), 'a call instead of JSON').toBeNull()
     expect(await ignoredBy(mustCall, call, 'tool_calls')).toBeNull()
     expect(await ignoredBy({ ...mustCall, tool_choice: 'auto' }, text)).toBeNull()
