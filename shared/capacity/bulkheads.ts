@@ -7,8 +7,8 @@ const BUSY_MS = 1_000
 /** Time in ms after which a worker forgets an announcement of waiting jobs whose model it no longer has. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * If no job for an unknown model arrives for this time in ms, then the age of the model starts again from 0. The age is the time since the first job
- * for the unknown model ({@link ModelBulkheads.unknownForMs}).
+ * Time in ms without a job for a model that this worker does not have. After this time, the next job for the model counts as its first one again. The
+ * time since the first job is the result of {@link ModelBulkheads.unknownForMs}.
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */

@@ -277,7 +277,11 @@ export class UsageBatches {
   }
 
   #recover(): void {
-    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage is recorded again')
+    if (this.isFailing)
+      this.#log.info(
+        { dropped_calls: this.#dropped },
+        'usage ledger available again; usage of the dropped calls is lost',
+      )
     this.isFailing = false
     this.#dropped = 0
   }

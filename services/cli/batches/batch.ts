@@ -311,8 +311,10 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
     // continues the original batch, and adds the answers of the new batch.
     metadata: metadataWith(others, { [RETRY_OF_KEY]: id }),
   })
-  const invalid = found.invalid_answers ? ', including invalid answers,' : ''
-  out.note(`The new batch ${created.id} runs ${failed.size} failed requests of ${id}${invalid} again`)
+  const which = found.invalid_answers ? 'the failed ones and those with an invalid answer' : 'the failed ones'
+  out.note(
+    `The new batch ${created.id} repeats ${failed.size} ${failed.size === 1 ? 'request' : 'requests'} of ${id}: ${which}`,
+  )
   return await followCreated(invocation, created)
 }
 

@@ -68,7 +68,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   request_timeout: ['Retry. SDKs do this automatically.'],
   slow_reader: ['Read faster, or request less output.'],
   timeout: ['Request less output, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
-  job_expired: ['Redrive the job, or allow a longer wait.'],
+  job_expired: ['Redrive the job, or raise its `start_within_seconds`.'],
   upstream_timeout: [
     'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
     UPSTREAM_REMEDIES.upstream_timeout,

@@ -242,8 +242,8 @@ export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: numb
   if (answered === 0 || count === 0 || !hasBasis) return null
   const hasManyAnswers = answered >= WAVE_ANSWERS && nowMs - firstMs >= 2 * meanRunMs(recent)
   if (answered < runningCount && !hasManyAnswers) return null
-  // In the first wave, all completed requests ended inside the window, but may have started before the window. The rate then
-  // covers the time since the first start. Otherwise a window shorter than the run time of a request would make the rate too high.
+  // If all completed requests ended inside the window, then they are the first ones, and may have started before the window. The rate
+  // then covers the time since their first start. From the start of the window, it would be too high.
   const isFirstWave = answered === recentAnswers(rows)
   const fromMs = isFirstWave ? firstMs : Math.max(sinceMs, firstMs)
   return (1_000 * count) / Math.max(1_000, nowMs - fromMs)

@@ -128,7 +128,7 @@ class DockerSandbox implements Sandbox {
 
   constructor(docker: Docker, image: string, { log, runtime }: DockerOptions) {
     const onProblem = (error: unknown) =>
-      log.warn({ err: error }, 'sandbox container could not be removed; the next start removes it')
+      log.warn({ err: error }, 'sandbox container could not be removed; the next start of this service removes it')
     const cores = availableParallelism()
     this.#pool = new WarmPool({
       start: (signal) => SandboxContainer.start(docker, { image, runtime, onProblem }, signal),
@@ -298,7 +298,10 @@ export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds
     log.info({ container: Id, status: Status }, 'removing a sandbox container of a process that ended')
     const gone = docker.getContainer(Id).remove({ force: true, v: true, abortSignal })
     await gone.catch((error: unknown) =>
-      log.warn({ err: error, container: Id }, 'sandbox container could not be removed; the next start removes it'),
+      log.warn(
+        { err: error, container: Id },
+        'sandbox container could not be removed; the next start of this service removes it',
+      ),
     )
   }
 }

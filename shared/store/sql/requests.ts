@@ -294,7 +294,10 @@ function previewOf({ id, prompt_preview, answer_preview }: Row): RequestPreview 
 
 /** The definition of `isFailedStatus` in SQL. Calls without a valid key have no project. The rows of batches are left out by `isWithoutBatches`. */
 const FAILED = `status >= 400 AND status <> ${CANCELLED_STATUS} AND project <> ''`
-/** Whether the error code of a row is in the list `:codes`. No code is part of another one, and `LIKE` treats only `_` in codes as a wildcard. */
+/**
+ * Whether the error code of a row is in the list `:codes`. The commas prevent matches of a part of a code. `LIKE` reads `_` in a code as any character,
+ * which is harmless, because no two codes differ only in such a character.
+ */
 const ANY_CODE = `',' || CAST(:codes AS text) || ',' LIKE '%,' || error_code || ',%'`
 
 interface Condition {

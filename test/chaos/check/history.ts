@@ -40,7 +40,7 @@ export interface FamilyRow {
   readonly steps: number
   /** Kinds of the stored steps, sorted. */
   readonly kept_steps: readonly string[]
-  /** Hash of the request. Two children of one parent must not have equal requests. */
+  /** Hash of the request. The checker requires that the requests of a parent's children differ: equal ones mean that a child was submitted twice. */
   readonly request: string
   /** Hash of the report; null without one. */
   readonly report: string | null

@@ -22,7 +22,7 @@ const WAIT_MS = 30_000
 /** Number of jobs that the test submits. One page of the jobs list has fewer jobs, so the console must load a second page. */
 const MANY = 130
 
-/** Returns the JSON of a durable job. The test writes it to the dead letters, as a worker of another version might have done. */
+/** Returns the JSON of a durable job. The test writes it to the dead letters, as a worker does that cannot read the job. */
 const letter = (more: object = {}) =>
   JSON.stringify({
     ...{ id: 'job_dead', attempt: 0, pool: 'inference', kind: 'generate', tenant: 'alice', model: 'echo-1' },

@@ -676,7 +676,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('counts no crash for a worker that sends heartbeats again later', async () => {
+    it('takes back the crash of a job if its worker sends heartbeats again', async () => {
       const given = newJob()
       await store.create(given)
       for (let lapse = 1; lapse <= 4; lapse++) {

@@ -5,7 +5,7 @@ export type Way = 'chat' | 'chat stream' | 'messages' | 'messages stream' | 'res
 
 /** Expected response. Absent fields are not checked, with one exception: if `status` is absent, then the response must be a success. */
 export interface Expected {
-  /** HTTP status that callers of the OpenAI APIs must get. */
+  /** HTTP status of the response in the APIs of OpenAI. Anthropic's API has other statuses for some errors. */
   readonly status?: number
   /** Text that the error message must contain. */
   readonly words?: string

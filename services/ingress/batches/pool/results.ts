@@ -378,5 +378,5 @@ async function readRow(bytes: Buffer): Promise<BatchRow> {
   const value = await runYielding(readJson(bytes))
   const row = await runYielding(batchRowIn(value, { charsMax: CELL_CHARS_MAX, instead: TOO_LARGE }))
   if (row) return row
-  throw new ServiceError('internal_error', 'A stored result is not a result line.')
+  throw new ServiceError('internal_error', 'A stored result of the batch is damaged or has an unknown format.')
 }

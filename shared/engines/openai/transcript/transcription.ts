@@ -161,8 +161,9 @@ function disposition(name: string, filename?: string): string {
 type AnswerForm = 'verbose_json' | 'json' | 'stream'
 
 /**
- * Selects the most detailed format of the upstream that fits the request. Only verbose_json has segments and words, only json has log probabilities,
- * and a stream has only text.
+ * Selects the format to request from the upstream. A stream has only text, so it is selected if the caller streams and needs neither speakers nor
+ * words. Otherwise verbose_json is selected, the only format with segments and words. Exceptions with json: the caller wants log probabilities, which
+ * only json has, or the upstream has no segments.
  */
 function answerFormOf(request: TranscribeRequest, { transcription }: ModelConfig): AnswerForm {
   if (request.stream && transcription.stream && !request.diarize && !request.words) return 'stream'

@@ -153,5 +153,5 @@ test('a speech request without a speech model gets an error that explains the co
   await using mute = await startStack()
   const response = await mute.post('/v1/audio/speech', { model: 'tts-1', voice: 'alloy', input: 'a' })
   expect(response.status).toBe(404)
-  expect(await response.text()).toContain("Add a model with 'task: speech' to models.yaml")
+  expect(await response.text()).toContain("model with 'task: speech' to models.yaml")
 })

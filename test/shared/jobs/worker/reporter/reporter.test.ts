@@ -84,7 +84,7 @@ describe('the reporter of a worker', () => {
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
   })
 
-  it('waits 6 ms after a record of eight events, and does not wait after a record of fewer events', async () => {
+  it('collects events for 6 ms after a record of eight events, and sends them at once after a smaller record', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] })
     try {
       const { reporter, sent } = openReporter()
