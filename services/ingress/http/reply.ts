@@ -120,7 +120,7 @@ export class HttpReply implements Reply {
   release(): void {
     // A response without a socket was sent already, or waits behind an earlier response on its connection. In both
     // cases, no close event follows, so the watch of the key ends here.
-    if (!this.#res.socket || this.#res.destroyed) this.#unwatch?.()
+    if (!this.#res.socket || this.#res.destroyed) this.#endWatch()
   }
 
   setHeader(name: string, value: string): void {
@@ -301,10 +301,15 @@ export class HttpReply implements Reply {
     this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
   }
 
+  #endWatch(): void {
+    this.#unwatch?.()
+    this.#unwatch = undefined
+  }
+
   #onClose(): void {
     const res = this.#res
     const req = this.#req
-    this.#unwatch?.()
+    this.#endWatch()
     if (!res.writableFinished) this.#left.abort(CLOSED)
     const retries = req.headers['x-stainless-retry-count']?.toString()
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}
