@@ -98,7 +98,10 @@ async function compare(ledger: UsageLedger, period: Window, parts: Filters & Pic
   const length = unit === 'day' ? DAY_MS : HOUR_MS
   const units = (atMsOf(windows.now.to) - atMsOf(windows.now.from)) / length + 1
   const comparison: UsageComparison = { unit, units, current: current.window, previous: previous.window }
+  // The groups of two periods have no times in common, so a row of one time has no earlier cost.
+  const hasTimes = [parts.groupBy].flat().some((by) => by === 'day' || by === 'hour')
   const costsOf = (group: string) => {
+    if (hasTimes) return {}
     const [current_cost_usd, previous_cost_usd] = [current.costOf(group), previous.costOf(group)]
     if (current_cost_usd === undefined || previous_cost_usd === undefined) return {}
     return { compared: { current_cost_usd, previous_cost_usd } }

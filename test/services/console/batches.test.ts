@@ -127,6 +127,8 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByLabel('Allowed answers').fill('good, bad')
     await expect.poll(tokens).toBeGreaterThan(few + 20)
     for (const name of ['Model', 'Allowed answers']) await page.getByLabel(name).press('Enter')
+    await page.getByLabel('Allowed answers').fill(`good, ${'b'.repeat(600)}`)
+    await page.getByText('The allowed answers are too long.').waitFor()
     await page.getByLabel('Allowed answers').fill('')
     await page.getByRole('button', { name: 'Create batch: 2 requests', exact: true }).waitFor()
     const prompt = page.getByRole('textbox', { name: /^Prompt/ })

@@ -231,6 +231,8 @@ describe('the usage report of operators', () => {
       previous: { from: dayAgo(14), to: dayAgo(8), total: { calls: 3, cost_usd: 3 }, units_with_usage: 3 },
     })
     expect(report.data[0]?.compared).toEqual({ current_cost_usd: 7, previous_cost_usd: 3 })
+    const byDay = await usageOf(stack, 'sk-admin', `?${range.replace('project', 'day')}&compare=previous`)
+    expect(byDay.data[0], 'a day has no earlier cost').not.toHaveProperty('compared')
     const { spent_usd = 0, forecast } = report.current_month ?? {}
     const ofMonth = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].filter((days) => dayAgo(days) >= `${dayAgo(0).slice(0, 7)}-01`)
     expect(spent_usd, 'days of this month').toBe(ofMonth.length)

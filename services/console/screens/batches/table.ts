@@ -10,6 +10,7 @@ import {
   EMPTY_PROMPT,
   FORM_KEY,
   formIn,
+  formText,
   isEmptyRow,
   NO_RESULT,
   promptColumns,
@@ -206,15 +207,19 @@ export function promptsOf({ rows }: Table, { prompt }: Task): { readonly row: nu
   })
 }
 
-/** Returns the problem of a prompt without columns or with an unknown column. Empty for a valid prompt. */
-export function problemOf({ columns }: Table, { prompt }: Task): string {
+/** Returns the problem of a task: a prompt without columns or with an unknown column, or too long choices. Empty for a valid task. */
+export function problemOf({ columns }: Table, task: Task): string {
+  const { prompt } = task
   const used = promptColumns(promptPieces(prompt))
   const unknown = used.find((name) => !columns.includes(name))
   if (unknown !== undefined) {
     const names = columns.slice(0, COLUMNS_SHOWN).join(', ')
     return `The table has no column '${unknown}'. The columns are: ${names}${columns.length > COLUMNS_SHOWN ? ', …' : ''}. For a literal {, write {{.`
   }
-  return used.length === 0 ? `The prompt must contain a column in braces, such as {${columns[0]}}.` : ''
+  if (used.length === 0) return `The prompt must contain a column in braces, such as {${columns[0]}}.`
+  // Without its choices, the batch would have JSON as answers, and would not check them.
+  const isKept = !choicesOf(task) || 'choices' in JSON.parse(formText(formOf(task)))
+  return isKept ? '' : 'The allowed answers are too long. Use shorter or fewer ones, at most 400 characters together.'
 }
 
 /** Number of requests, and the estimated tokens and cost of their inputs. */
