@@ -366,10 +366,10 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await look(page, 'playground-shout')
   })
 
-  it('explains how to configure a model if no model supports a form', async () => {
+  it('asks a caller to contact the operator if the key has no model for a form', async () => {
     const page = await signIn(browser, stack.url, LIMITED_KEY, faults)
     await page.goto(`${stack.url}/console/playground?form=research`)
-    await page.getByText('add an entry with pool: research to models.yaml').waitFor()
+    await page.getByText('Ask the operator of the service for a model').waitFor()
     await page.goto(`${stack.url}/console/playground?form=chat&model=echo-2`)
     await page.getByRole('combobox', { name: 'Model', exact: true }).waitFor()
     expect(
