@@ -202,7 +202,11 @@ describe.skipIf(missing !== undefined)('the credentials for Kafka', () => {
       () => ({ KAFKA_SSL_CERT: kafka.files.otherCa, KAFKA_SSL_KEY: kafka.files.key }),
       /KAFKA_SSL_CERT, KAFKA_SSL_KEY: .*mismatch/,
     ],
-    ['OAUTHBEARER without an endpoint', () => ({ KAFKA_SASL_MECHANISM: 'OAUTHBEARER' }), /TOKEN_ENDPOINT_URL: must be set/],
+    [
+      'OAUTHBEARER without an endpoint',
+      () => ({ KAFKA_SASL_MECHANISM: 'OAUTHBEARER' }),
+      /TOKEN_ENDPOINT_URL: must be set/,
+    ],
   ] as const)('are refused in the settings because of %s', (_, wrong, sentence) => {
     expect(() => parseConfig({ KAFKA_BROKERS: 'localhost:9092', ...wrong() })).toThrow(sentence)
   })
