@@ -74,7 +74,7 @@ describe.skipIf(!CHROMIUM)('the job table of the console with ten thousand jobs'
     for (const nth of [0, 1_234, 5_000, 9_990]) {
       await page.evaluate(`scrollTo(0, document.querySelector('.rows').offsetTop + ${nth} * 48)`)
       const row = page.locator(`.rows [aria-rowindex="${nth + 2}"]`)
-      await row.getByRole('link', { name: newestFirst[nth] ?? '', exact: true }).waitFor()
+      await row.getByText(newestFirst[nth] ?? '', { exact: true }).waitFor()
       expect(await page.locator('.rows .row').count()).toBeLessThan(ROWS_MAX)
     }
     const many = await scrolled(page, thread, JOBS)
