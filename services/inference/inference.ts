@@ -33,7 +33,7 @@ import type { Ports, PrepareProgress } from '#shared/ports.ts'
 import { inMemory, prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
-import { generateHosted } from './hosted/hosted.ts'
+import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { requirePublic, requirePublicUrls } from './remote-urls.ts'
 
 /** Maximum moderation results per event. 64 results are about 80 KB of JSON. */
@@ -66,14 +66,8 @@ export async function startInference(ports: Ports): Promise<Service> {
     generate: handle(
       generate,
       (request, context) => {
-        const events = request.hosted
-          ? generateHosted(
-              (asked, within) => generateWithFallback(engines, ports, asked, within),
-              request,
-              context,
-              ports.config,
-            )
-          : generateWithFallback(engines, ports, request, context)
+        const ask: Generate = (asked, within) => generateWithFallback(engines, ports, asked, within)
+        const events = request.hosted ? generateHosted(ask, request, context, ports.config) : ask(request, context)
         return context.onProgress ? withProgress(events, request, context.onProgress) : events
       },
       parse,

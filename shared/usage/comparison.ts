@@ -1,4 +1,5 @@
 import type { UsageComparison } from '#schemas/usage.ts'
+import { dayText } from './forecast.ts'
 
 /*
  * Comparison of a period with the period before it.
@@ -115,17 +116,13 @@ export function changeText(
 export function logCoverageText(logSince: number | null, since: number, missing: number): string {
   if (logSince === null || since >= logSince || missing <= 0) return ''
   const failures = missing === 1 ? '1 older failure is' : `${missing.toLocaleString('en')} older failures are`
-  return `request log since ${logDayText(logSince)}; ${failures} not listed`
+  return `request log since ${dayText(logSince)}; ${failures} not listed`
 }
 
 /** A note for a list of requests whose period begins before the request log. Empty if the log has the whole period. */
 export function logStartText(logSince: number | null, since: number): string {
   if (logSince === null || since >= logSince) return ''
-  return `The request log begins on ${logDayText(logSince)}. Older requests are counted in the usage report only.`
-}
-
-function logDayText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
+  return `The request log begins on ${dayText(logSince)}. Older requests are counted in the usage report only.`
 }
 
 /** Labels for the change of the failed share from the hour before to the last hour. */

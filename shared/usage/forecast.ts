@@ -80,6 +80,7 @@ export function spentPartText({
   return `${budget_usd === 0 ? 100 : Math.floor((spent_usd / budget_usd) * 100 + 1e-9)} %`
 }
 
-function dayText(seconds: number): string {
+/** A UTC day such as `12 Dec`. */
+export function dayText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
 }

@@ -13,7 +13,7 @@ const HANDED_BACK = 'handed_back'
 
 interface RetryData {
   readonly reason?: string
-  /** Absent in events of versions before 2026-12, and if the worker was lost. */
+  /** Absent if the worker was lost. */
   readonly message?: string
   readonly server?: string
   readonly upstream_message?: string

@@ -192,7 +192,8 @@ function compare(a: string, b: string): number {
 
 /**
  * Returns the maximum concurrent jobs of a worker, from its heartbeat. The maximum is the sum of the limits of its models, at most the number of its
- * slots. If a model has no limit, or if the worker reports no models, then the maximum is the number of slots. Models outside the catalogue do not count, such as the word list that answers moderations.
+ * slots. If a model has no limit, or if the worker reports no models, then the maximum is the number of slots. Models outside the catalogue do not count,
+ * such as the word list that answers moderations.
  *
  * @param idOf Returns the model id for an id or alias. Undefined if the catalogue has none
  */

@@ -111,8 +111,8 @@ const FIELD_NAME = /^[\w.-]{1,64}$/
 const UNKNOWN_FIELDS_MAX = 10
 
 /**
- * Names the fields of a body that the API does not define, in a header of the answer and in the request log. Such a field is not refused, because a server with the same
- * API may define it. A misspelled field would otherwise have no effect and no error.
+ * Names the fields of a body that the API does not define, in a header of the answer and in the request log. Such a field is not refused, because a
+ * server with the same API may define it. A misspelled field would otherwise have no effect and no error.
  */
 function noteUnknownFields({ reply, facts }: Call, known: object, body: unknown): void {
   let unknown: string[] | undefined

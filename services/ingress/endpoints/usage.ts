@@ -87,21 +87,21 @@ async function compare(ledger: UsageLedger, period: Window, parts: Filters & Pic
   const windows = windowsOf(period, nowMs / 1_000, dayOf(nowMs - HOURS_DAYS * DAY_MS))
   if (!windows) return undefined
   const { unit } = windows
+  // The groups of two periods have no times in common, so a row of one time has no earlier cost.
+  const hasTimes = [parts.groupBy].flat().some((by) => by === 'day' || by === 'hour')
   const read = async (window: Window) => {
     const byUnit = await ledger.sum({ ...parts, ...window, groupBy: unit, limit: ROWS_MAX })
-    const groups = await ledger.sum({ ...parts, ...window })
+    const groups = hasTimes ? [] : await ledger.sum({ ...parts, ...window })
     const costs = new Map(groups.map(({ group, costNanos }) => [group, costNanos / NANOS_PER_USD]))
-    const costOf = (group: string) => costs.get(group) ?? (groups.length < parts.limit ? 0 : undefined)
+    const isComplete = !hasTimes && groups.length < parts.limit
+    const costOf = (group: string) => costs.get(group) ?? (isComplete ? 0 : undefined)
     return { costOf, window: { ...window, total: shownAs(totalOf(byUnit)), units_with_usage: byUnit.length } }
   }
   const [current, previous] = [await read(windows.now), await read(windows.before)]
   const length = unit === 'day' ? DAY_MS : HOUR_MS
   const units = (atMsOf(windows.now.to) - atMsOf(windows.now.from)) / length + 1
   const comparison: UsageComparison = { unit, units, current: current.window, previous: previous.window }
-  // The groups of two periods have no times in common, so a row of one time has no earlier cost.
-  const hasTimes = [parts.groupBy].flat().some((by) => by === 'day' || by === 'hour')
   const costsOf = (group: string) => {
-    if (hasTimes) return {}
     const [current_cost_usd, previous_cost_usd] = [current.costOf(group), previous.costOf(group)]
     if (current_cost_usd === undefined || previous_cost_usd === undefined) return {}
     return { compared: { current_cost_usd, previous_cost_usd } }

@@ -8,9 +8,9 @@
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
- * At most one source is open at a time, and at most {@link BLOCK_BYTES} and one result per source are in memory. Answers and errors are merged by the number at the
- * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. JSONL of one batch is copied without parsing:
- * first the answers, then the errors.
+ * At most one source is open at a time, and at most {@link BLOCK_BYTES} and one result per source are in memory. Answers and errors are merged by
+ * the number at the end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. JSONL of one batch is copied
+ * without parsing: first the answers, then the errors.
  *
  * With `include=earlier`, the results of the batches that this batch retries are merged in, and each custom id has only its newest result.
  * For this, the custom ids of all batches except the oldest one are read first. A row may have been changed for the new batch. The earlier
