@@ -267,9 +267,9 @@ async function trialText(
       ? ''
       : `, and the estimated cost of all rows is $${ofAll.toFixed(4)}`
   const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run${cost}.`
-  const again = written.hasNoAnswer ? `To try the same rows again: ${printable(commandLine.text(['--new']))} --new` : ''
-  const others = `To run the other rows: ${printable(commandLine.text([], { '--limit': undefined }))}`
-  return [run, advice, again || (rows > rowsMax && others)].filter(Boolean).join('\n')
+  const again = `To try the same rows again: ${printable(commandLine.text(['--new']))} --new`
+  const others = `To run the other rows: ${printable(commandLine.text(['--new'], { '--limit': undefined }))}`
+  return [run, advice, written.hasNoAnswer ? again : rows > rowsMax && others].filter(Boolean).join('\n')
 }
 
 /** Runs the failed requests of a batch again, as a new batch. */

@@ -198,12 +198,13 @@ describe('sluice batch with a table', () => {
 
   it('runs the first rows with --limit, and only the remaining rows if the command is repeated without --limit', async () => {
     const path = await fileOf('trial.csv', 'prompt\none\n!echo fail=invalid_value\nthree\nfour\n')
-    const trial = await run([path, '--model', 'echo-priced', '--limit', '2'])
+    const trial = await run([path, '--model', 'echo-priced', '--new', '--limit', '2'])
     expect(trial.lines[0]).toMatchObject({ answered: 1, failed: 1 })
     expect(trial.err).toMatch(
       /\n2 of 4 rows have run, and the estimated cost of all rows is \$0\.0200\.\n.*1 of 2 rows failed.*\nTo run the other rows: sluice batch \S+trial\.csv --model echo-priced\n/,
     )
     expect(trial.err).not.toContain('--retry-failed')
+    const [, others = ''] = /\nTo run the other rows: sluice batch (.*)\n/.exec(trial.err) ?? []
     const failing = await fileOf('failing.csv', 'prompt\n!echo fail=upstream_error\n!echo fail=invalid_value\n')
     const failed = await run([failing, '--model', 'echo-priced', '--limit', '1'])
     expect(failed.err).toMatch(
@@ -217,7 +218,7 @@ describe('sluice batch with a table', () => {
     expect((await textOf('trial.answers.csv')).split('\r\n')).toHaveLength(4)
     const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
     expect(printed.out).toBe(await textOf('trial.answers.csv'))
-    const all = await run([path, '--model', 'echo-priced'])
+    const all = await run(others.split(' '))
     const plan =
       /^1 row is already answered, 1 failed, 2 new: 3 rows will run, about \$0\.0300\. .*\nbatch_\w+: 3 requests\n/
     expect(all.err).toMatch(plan)
