@@ -204,7 +204,11 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await operator.context().close()
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Keep running' }).click()
-    expect(await page.locator('.title .status.in_progress').count()).toBe(1)
+    const animations = () =>
+      page.evaluate("document.querySelector('.title .status.in_progress').getAnimations({ subtree: true }).length")
+    expect(await animations()).toBe(1)
+    await page.emulateMedia({ reducedMotion: 'reduce' })
+    expect(await animations()).toBe(0)
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel job' }).click()
     await page.getByRole('status').getByText('Cancel of the job requested.').waitFor()

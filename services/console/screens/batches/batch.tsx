@@ -278,7 +278,7 @@ function Progress({ batch, isOwn }: OverviewProps) {
   const ofOwn = isOwn && isOperator.value ? '&of=mine' : ''
   const texts = [rateText(batch), isRunning && endText(batch) && `ends ${endText(batch)}`].filter(Boolean)
   return (
-    <section class="card child-jobs" aria-label="Progress">
+    <section class="card" aria-label="Progress">
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">

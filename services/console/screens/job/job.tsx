@@ -337,14 +337,14 @@ function Children({ job, isOwn }: ChildrenProps) {
   if (isBatch(job)) {
     // The card of the batch already shows the progress and a link to the requests, so this card shows only the tree of jobs.
     return (
-      <section class="card child-jobs" aria-label="Child jobs">
+      <section class="card" aria-label="Child jobs">
         <h2>Child jobs</h2>
         <Branch job={job} isOwn={isOwn} depth={1} />
       </section>
     )
   }
   return (
-    <section class="card child-jobs" aria-label="Child jobs">
+    <section class="card" aria-label="Child jobs">
       <div class="title">
         <h2>Child jobs</h2>
         <p class="dim" aria-live="polite">

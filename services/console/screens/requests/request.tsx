@@ -83,7 +83,7 @@ export function RequestScreen({ id }: { readonly id: string }) {
   }, [id])
   const shown = request.value
   return (
-    <section class="job request">
+    <section class="job">
       <DetailHead
         list="requests"
         what="Request"
