@@ -15,11 +15,12 @@ import { Confirm, download, ErrorText, fileNameOf, report, useAction, usePoll } 
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
+import { endedAtOf } from '#services/console/screens/jobs/list.ts'
 import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { FORM_KEY, formIn, RETRY_OF_KEY, TABLE_FILE_KEY, usedBy } from '#shared/tables/answers.ts'
 import { MARK } from '#shared/tables/output.ts'
-import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
+import { BatchBar, endText, rateText } from './batches.tsx'
 import { customIdIn, linesOf, Preview } from './preview.tsx'
 import { cellsByIdOf, countsOf, ENDED, failedRowsOf, failuresOf, joined, tableOf } from './table.ts'
 

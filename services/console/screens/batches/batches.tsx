@@ -7,6 +7,7 @@ import { CopyButton, LoadMore, ShortId, usePoll } from '#services/console/parts/
 import { BASE } from '#services/console/parts/router.ts'
 import { CountsBar, Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
+import { endedAtOf } from '#services/console/screens/jobs/list.ts'
 import { durationRangeText, durationText } from '#shared/lib/duration.ts'
 import { FORM_KEY, formIn } from '#shared/tables/answers.ts'
 import { NewBatch } from './new-batch.tsx'
@@ -128,10 +129,6 @@ export function BatchBar({ batch }: { readonly batch: Batch }) {
       <CountsBar label={`Ended requests of ${batch.id}`} counts={countsOf(batch)} />
     </span>
   )
-}
-
-export function endedAtOf(batch: Pick<Batch, 'completed_at' | 'failed_at' | 'expired_at' | 'cancelled_at'>) {
-  return batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
 }
 
 export function rateText({ progress }: Batch): string {

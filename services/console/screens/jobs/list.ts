@@ -163,8 +163,8 @@ export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
 }
 
-/** Returns the time of the end of a job. Null if the job has not ended. */
-export function endedAtOf({ completed_at, failed_at, cancelled_at, expired_at }: AnyJob): number | null {
+/** Returns the time of the end of a job or batch. Null if it has not ended. */
+export function endedAtOf({ completed_at, failed_at, cancelled_at, expired_at }: AnyJob | Batch): number | null {
   return completed_at ?? failed_at ?? cancelled_at ?? expired_at
 }
 
