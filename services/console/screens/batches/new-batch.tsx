@@ -209,12 +209,12 @@ function costEach({ batch: { cost_usd, request_counts }, counts }: Trial): numbe
 /** Label of the button that creates the batch, such as `Create batch: 50 requests, about $0.06`. */
 function createText(table: Table, task: Task, models: readonly Model[], trial: Trial | undefined): string {
   if (problemOf(table, task) !== '') return 'Create batch'
-  const { requests, usd } = estimateOf(
+  const { prompts, usd } = estimateOf(
     table,
     task,
     models.find(({ id }) => id === task.model),
   )
-  const left = isUsable(trial, task) ? promptsOf(table, task).filter(({ row }) => row > TRIAL_ROWS).length : requests
+  const left = (isUsable(trial, task) ? prompts.filter(({ row }) => row > TRIAL_ROWS) : prompts).length
   if (left === 0) return 'Show the batch'
   const each = trial && isEqual(trial.task, task) ? costEach(trial) : undefined
   const cost = each === undefined ? usd !== undefined && `at least ${usdText(usd)}` : `about ${usdText(each * left)}`
@@ -241,8 +241,9 @@ function TableFields({ table, task, models, set }: TableFieldsProps) {
     )
     return () => abort.abort()
   }, [])
-  const [first] = promptsOf(table, task)
   const model = models.value.find(({ id }) => id === task.model)
+  const estimate = estimateOf(table, task, model)
+  const [first] = estimate.prompts
   const problem = problemOf(table, task)
   const prompt = useRef<HTMLTextAreaElement>(null)
   const insert = (column: string) => {
@@ -293,7 +294,7 @@ function TableFields({ table, task, models, set }: TableFieldsProps) {
       </fieldset>
       <AnswerFields task={task} set={set} />
       <p class={problem ? 'bad' : 'dim'} aria-live="polite">
-        {problem || estimateText(estimateOf(table, task, model))}
+        {problem || estimateText(estimate)}
       </p>
       {!problem && first && (
         <p class="dim prompt-preview">

@@ -222,9 +222,9 @@ export function problemOf({ columns }: Table, task: Task): string {
   return isKept ? '' : 'The allowed answers are too long. Use shorter or fewer ones, at most 400 characters together.'
 }
 
-/** Number of requests, and the estimated tokens and cost of their inputs. */
-export interface Estimate {
-  readonly requests: number
+/** The prompts of a table, and the estimated tokens and cost of their requests. */
+interface Estimate {
+  readonly prompts: ReturnType<typeof promptsOf>
   readonly empty: number
   readonly inputTokens: number
   /** Undefined for a model without a price. */
@@ -239,12 +239,12 @@ export function estimateOf(table: Table, task: Task, model: Model | undefined): 
   const inputTokens = Math.ceil(prompts.reduce((sum, { text }) => sum + text.length + each, 0) / CHARS_PER_TOKEN)
   const price = model?.price
   const usd = price && (inputTokens * price.input_per_million) / 1e6 + prompts.length * price.per_call
-  return { requests: prompts.length, empty: table.rows.length - prompts.length, inputTokens, usd }
+  return { prompts, empty: table.rows.length - prompts.length, inputTokens, usd }
 }
 
-export function estimateText({ requests, empty, inputTokens, usd }: Estimate): string {
+export function estimateText({ prompts, empty, inputTokens, usd }: Estimate): string {
   return [
-    requestsText(requests),
+    requestsText(prompts.length),
     empty > 0 && `${empty.toLocaleString('en')} without a prompt`,
     `about ${inputTokens.toLocaleString('en')} input tokens`,
     usd !== undefined && `about ${usdText(usd)} plus the price of the output tokens`,
