@@ -111,35 +111,24 @@ function Load({
 
 function Drain({ worker }: { readonly worker: Worker }) {
   const { role, running, draining } = worker
-  const what = `${role} worker`
-  if (draining) {
-    return (
-      <Confirm
-        verb="Undrain"
-        what={what}
-        keep="Keep drained"
-        done="Worker undrained."
-        action={() => setDrained(worker, false)}
-      >
-        <WorkerName worker={worker} />
-        <p>The worker accepts jobs again.</p>
-      </Confirm>
-    )
-  }
   return (
     <Confirm
-      verb="Drain"
-      what={what}
-      keep="Keep in service"
-      done="Worker drained."
-      action={() => setDrained(worker, true)}
+      verb={draining ? 'Undrain' : 'Drain'}
+      what={`${role} worker`}
+      keep={draining ? 'Keep drained' : 'Keep in service'}
+      done={`Worker ${draining ? 'undrained' : 'drained'}.`}
+      action={() => setDrained(worker, !draining)}
     >
       <WorkerName worker={worker} />
-      <p>
-        The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained until
-        you undrain or stop it.
-      </p>
-      {isOnlyActive(worker) && (
+      {draining ? (
+        <p>The worker accepts jobs again.</p>
+      ) : (
+        <p>
+          The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained
+          until you undrain or stop it.
+        </p>
+      )}
+      {!draining && isOnlyActive(worker) && (
         <p class="note warn">
           No other worker of the pool {role} accepts jobs. Its jobs stay queued until one is available.
         </p>
