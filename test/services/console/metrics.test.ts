@@ -6,21 +6,16 @@ const { Metrics } = await import('#services/console/api/metrics.ts')
 const { recentOf } = await import('#services/console/api/recent.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')
 
-const metrics = (began: number, lines: readonly string[]) =>
-  new Metrics([`process_start_time_seconds ${began}`, 'sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
-const attempts = (end: string, count: number, model = 'echo-1') =>
-  `sluice_attempts_total{pool="inference",model="${model}",outcome="${end}"} ${count}`
-
 it('the CPU time of the metrics parser grows linearly with the number of models', () => {
   const timed = (count: number) => {
     const lines = Array.from({ length: count }, (_, nth) => [
-      attempts('completed', nth, `m-${nth}`),
+      `sluice_attempts_total{pool="inference",model="m-${nth}",outcome="completed"} ${nth}`,
       ...Array.from(
         { length: 15 },
         (_, le) => `sluice_attempt_duration_seconds_bucket{le="${le}",pool="inference",model="m-${nth}"} ${le}`,
       ),
     ]).flat()
-    const now = metrics(3, lines)
+    const now = new Metrics(['sluice_pool_slots{pool="inference"} 8', ...lines].join('\n'))
     const begun = process.cpuUsage()
     expect(stateOf('inference', now, undefined).models.length).toBe(count)
     const { user, system } = process.cpuUsage(begun)

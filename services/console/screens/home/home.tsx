@@ -213,15 +213,14 @@ const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString
  * has the colour of queued work.
  */
 const PLOTS = {
-  jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
-  wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: latencyText, topMin: 1 },
+  jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs },
+  wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: latencyText },
 } as const satisfies Record<string, PlottedMetric>
 
 interface PlottedMetric {
   readonly name: string
   readonly lines: readonly (keyof PoolSample)[]
   readonly textOf: (most: number) => string
-  readonly topMin: number
 }
 
 function plottedMetric(): PlottedMetric {
@@ -255,7 +254,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
   // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
   const state = poolStatus(pool)
-  const { name, lines, textOf, topMin } = plottedMetric()
+  const { name, lines, textOf } = plottedMetric()
   const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
   return (
     <article class="card pool">
@@ -274,7 +273,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
             mark: markOf(line) ?? '',
             values: samples.map((sample) => sample[line]),
           }))}
-          {...{ textOf, topMin }}
+          textOf={textOf}
         />
         <p class="dim span">
           <span>5 min ago</span>
