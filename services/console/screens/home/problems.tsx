@@ -285,7 +285,7 @@ function isCoveredByFleet(check: string, findings: readonly Finding[]): boolean 
 }
 
 /** Returns the query with which the screen Requests lists exactly the failed requests that a finding counts. Empty if it counts none. */
-export function failedRequestsOf({ model, error_codes, window_start }: Finding): string {
+function failedRequestsOf({ model, error_codes, window_start }: Finding): string {
   if (!model && error_codes.length === 0) return ''
   return new URLSearchParams({
     ...(model && { model }),
@@ -336,7 +336,7 @@ function Counts({ finding, trend: { failed, calls, is_lower_bound, last_hour } }
 }
 
 /** Bars and a legend with the failed share of each clock hour since the start of a problem. Absent within the first hour. */
-export function TrendBars({ trend }: { readonly trend: Finding['trend'] | undefined }) {
+function TrendBars({ trend }: { readonly trend: Finding['trend'] | undefined }) {
   if (!trend || trend.hours.length < 2) return null
   const texts = trend.hours.map(
     (hour) => `${clockText(hour.at)} ${hour.calls === 0 ? 'no calls' : `${percentOf(hour)} %`}`,

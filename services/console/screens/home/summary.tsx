@@ -1,6 +1,5 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { type AnyJob, fetchJson, isOperator, type Page } from '#services/console/api/client.ts'
 import { serviceNow, usdText } from '#services/console/api/clock.ts'
@@ -54,11 +53,11 @@ function useTimedJobs() {
 export function Summary({ work }: { readonly work: Work | undefined }) {
   const timed = useTimedJobs()
   // Null if the report cannot be read, for example because usage is not recorded.
-  const report = useSignal<z.infer<typeof UsageReport> | null | undefined>(undefined)
+  const report = useSignal<UsageReport | null | undefined>(undefined)
   const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
   const refresh = async (signal: AbortSignal) => {
     const query = new URLSearchParams({ from: `${today.slice(0, 8)}01`, to: today, group_by: 'day' })
-    const found = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => null)
+    const found = await fetchJson<UsageReport>(`/v1/usage?${query}`, { signal }).catch(() => null)
     if (!signal.aborted) report.value = found
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
@@ -92,10 +91,7 @@ export function Summary({ work }: { readonly work: Work | undefined }) {
 const COST_NAME = 'Cost this month'
 
 /** Cost with its forecast, requests and failures of this month. The values are missing until the report is loaded. */
-function monthFigures(
-  report: z.infer<typeof UsageReport> | undefined,
-  today: string,
-): [name: string, value: ComponentChildren][] {
+function monthFigures(report: UsageReport | undefined, today: string): [name: string, value: ComponentChildren][] {
   const { cost_usd, calls, failed } = report?.total ?? {}
   const month = report?.current_month
   const monthStart = Date.parse(`${today.slice(0, 8)}01`) / 1_000

@@ -1,4 +1,3 @@
-import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { isOperator } from '#services/console/api/client.ts'
 import { countText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
@@ -6,7 +5,7 @@ import { queryParam } from '#services/console/parts/router.ts'
 import { DAY_SECONDS, dayOf, HOUR_SECONDS, hourOf, monthStart, startOf, type Window } from '#shared/usage/comparison.ts'
 
 const HOURS_MAX = 7
-export type Report = z.infer<typeof UsageReport>
+export type Report = UsageReport
 export type Row = Report['data'][number]
 
 /**

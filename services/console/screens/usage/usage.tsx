@@ -1,5 +1,6 @@
 import { batch, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
+import type { UsageComparison } from '#schemas/usage.ts'
 import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { countText, dayOfMonthText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { Chart } from '#services/console/parts/chart.tsx'
@@ -217,8 +218,6 @@ function DayInput({ label, name, value }: { readonly label: string; readonly nam
   )
 }
 
-type Comparison = NonNullable<Report['comparison']>
-
 interface TotalsProps {
   readonly loaded: Loaded
   readonly view: View
@@ -284,7 +283,7 @@ function Totals({ loaded: { times, groups, parts }, view, failures }: TotalsProp
   )
 }
 
-function Change({ text, comparison }: { readonly text: string; readonly comparison: Comparison }) {
+function Change({ text, comparison }: { readonly text: string; readonly comparison: UsageComparison }) {
   const coverage = text && coverageText(comparison)
   return (
     <small class="dim">
@@ -295,7 +294,7 @@ function Change({ text, comparison }: { readonly text: string; readonly comparis
 }
 
 /** The compared periods, and the part of the earlier one that has data, because a change since an incomplete period looks like growth. */
-function ComparisonNote({ comparison }: { readonly comparison: Comparison }) {
+function ComparisonNote({ comparison }: { readonly comparison: UsageComparison }) {
   const { current, previous } = comparison
   if (previous.total.calls === 0) {
     return <p class="dim">No change is shown: {periodText(previous)} has no data.</p>
